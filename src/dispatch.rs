@@ -1,0 +1,378 @@
+//! The seam to the outside world: what a transport gets and what it answers.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One message on its way out, as a [`Dispatcher`] sees it.
+///
+/// Everything here is the same in every attempt of the message, except `attempt`.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Delivery {
+    /// The row's number in this file: enqueue order, no identity beyond it.
+    pub id: i64,
+    /// The identity the receiver should see; the default idempotency key.
+    pub message_id: String,
+    /// A random name of this file, for receivers that hear several tills.
+    pub instance: Arc<str>,
+    /// Which route the message takes.
+    pub channel: String,
+    /// The application's own key.
+    pub dedupe_key: String,
+    /// What happened, e.g. `sale.completed`.
+    pub event_type: Option<String>,
+    /// Phone number, partner, or part of the URL.
+    pub recipient: Option<String>,
+    /// The document or customer whose messages keep their order.
+    pub ordering_key: Option<String>,
+    /// Whose credentials the message goes out with.
+    pub principal: Option<String>,
+    /// The payload's media type.
+    pub content_type: String,
+    /// Extra request headers; never credentials.
+    pub headers: Vec<(String, String)>,
+    /// The body, byte for byte.
+    pub payload: Vec<u8>,
+    /// Which sending of this message this is, from 1; crashes included.
+    pub attempt: u32,
+    /// Attempts charged to the message so far.
+    pub charged: u32,
+    /// When it was enqueued, in milliseconds since 1970 UTC.
+    pub created_at: i64,
+}
+
+/// A transport. Implemented for closures `Fn(&Delivery) -> anyhow::Result<Outcome>`.
+///
+/// `Ok` says what happened. `Err` means "I do not know": the message is tried again and
+/// the error's whole chain is kept as text. A panic counts as such an error; the worker lives on.
+pub trait Dispatcher: Send + Sync {
+    /// Sends one message, blocking. Runs on a worker thread, never inside a transaction.
+    fn dispatch(&self, delivery: &Delivery) -> anyhow::Result<Outcome>;
+
+    /// Whether this dispatcher has a route for the channel. Messages of other channels stay unsent.
+    fn serves(&self, _channel: &str) -> bool {
+        true
+    }
+
+    /// The longest one `dispatch` of this channel may take. The claim is renewed while the call
+    /// is within it; past it the message may be handed to another worker. Default: 2 minutes.
+    fn time_limit(&self, _channel: &str) -> Duration {
+        Duration::from_secs(120)
+    }
+
+    /// Sends a run: messages of one ordering key, in order, or a single message.
+    ///
+    /// The default sends them one by one. A transport that can put several messages into one
+    /// request overrides this and settles each of them.
+    fn dispatch_run(&self, run: &mut Run<'_>) {
+        while let Some(delivery) = run.next() {
+            let outcome = self.dispatch(delivery);
+            run.settle(outcome);
+        }
+    }
+
+    /// Makes calls in flight return soon with whatever error: the outbox is stopping.
+    fn interrupt(&self) {}
+}
+
+impl<F> Dispatcher for F
+where
+    F: Fn(&Delivery) -> anyhow::Result<Outcome> + Send + Sync,
+{
+    fn dispatch(&self, delivery: &Delivery) -> anyhow::Result<Outcome> {
+        self(delivery)
+    }
+}
+
+/// Several messages for one worker, handed out one at a time.
+///
+/// The run ends early when a message was not delivered (nothing may overtake it), when its lease
+/// has run out, or when the outbox is stopping; what was not handed out is given back uncharged.
+pub struct Run<'a> {
+    waiting: VecDeque<Delivery>,
+    current: Option<Delivery>,
+    may_send: &'a mut dyn FnMut(&Delivery) -> bool,
+    report: &'a mut dyn FnMut(Delivery, Option<Outcome>),
+}
+
+impl std::fmt::Debug for Run<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Run")
+            .field("current", &self.current.as_ref().map(|it| it.id))
+            .field("waiting", &self.waiting.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(
+        deliveries: impl IntoIterator<Item = Delivery>,
+        may_send: &'a mut dyn FnMut(&Delivery) -> bool,
+        report: &'a mut dyn FnMut(Delivery, Option<Outcome>),
+    ) -> Self {
+        Self {
+            waiting: deliveries.into_iter().collect(),
+            current: None,
+            may_send,
+            report,
+        }
+    }
+
+    /// The next message to send, if the run may go on. A message that was handed out before and
+    /// not settled counts as failed.
+    #[allow(clippy::should_implement_trait)] // lends, so it cannot be an Iterator
+    pub fn next(&mut self) -> Option<&Delivery> {
+        if self.current.is_some() {
+            self.settle(Err(anyhow::anyhow!(
+                "the dispatcher did not say what happened"
+            )));
+        }
+        let next = self.waiting.pop_front()?;
+        if (self.may_send)(&next) {
+            self.current = Some(next);
+            self.current.as_ref()
+        } else {
+            self.waiting.push_front(next);
+            self.give_back();
+            None
+        }
+    }
+
+    /// Says what happened to the message that [`Run::next`] handed out last.
+    pub fn settle(&mut self, outcome: anyhow::Result<Outcome>) {
+        let Some(delivery) = self.current.take() else {
+            return;
+        };
+        let outcome = outcome
+            .unwrap_or_else(|error| Outcome::Retry(Failure::new("unknown", format!("{error:#}"))));
+        let delivered = matches!(outcome, Outcome::Delivered(_));
+        (self.report)(delivery, Some(outcome));
+        if !delivered {
+            self.give_back();
+        }
+    }
+
+    fn give_back(&mut self) {
+        for delivery in self.waiting.drain(..) {
+            (self.report)(delivery, None);
+        }
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        self.settle(Err(anyhow::anyhow!(
+            "the dispatcher did not say what happened"
+        )));
+        self.give_back();
+    }
+}
+
+/// What happened to one attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The receiver has it.
+    Delivered(Receipt),
+    /// The receiver refuses this message; asking again cannot help. It becomes a dead letter.
+    Rejected(Failure),
+    /// The receiver answered, but not now.
+    Retry(Failure),
+    /// Nobody of ours answered.
+    Unreachable(Failure),
+    /// The route is at fault: credentials, a redirect, a login page. Never the message's charge.
+    Blocked(Failure),
+}
+
+impl Outcome {
+    /// Delivered, with nothing to remember of the answer.
+    pub fn delivered() -> Self {
+        Self::Delivered(Receipt::default())
+    }
+
+    /// Refused for good, with the reason a person will read.
+    pub fn rejected(reason: impl Into<String>) -> Self {
+        Self::Rejected(Failure::new("rejected", reason))
+    }
+
+    /// To be tried again, with the reason.
+    pub fn retry(reason: impl Into<String>) -> Self {
+        Self::Retry(Failure::new("retry", reason))
+    }
+
+    /// Nobody answered, with the reason.
+    pub fn unreachable(reason: impl Into<String>) -> Self {
+        Self::Unreachable(Failure::new("unreachable", reason))
+    }
+
+    /// The credentials were not accepted: the channel waits until they are.
+    pub fn unauthorised(reason: impl Into<String>) -> Self {
+        Self::Blocked(Failure::new(Failure::UNAUTHORISED, reason))
+    }
+}
+
+/// What a receiver said when it took a message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Receipt {
+    /// The receiver's own id, e.g. an invoice number.
+    pub provider_id: Option<String>,
+    /// The answer itself; stored up to the channel's bound.
+    pub answer: Option<Vec<u8>>,
+    /// The receiver's clock, in milliseconds since 1970 UTC, if it told.
+    pub server_time: Option<i64>,
+}
+
+impl Receipt {
+    /// A receipt that carries the receiver's own id.
+    pub fn with_id(provider_id: impl Into<String>) -> Self {
+        Self {
+            provider_id: Some(provider_id.into()),
+            ..Self::default()
+        }
+    }
+
+    /// The same receipt with the answer's bytes.
+    pub fn answer(mut self, answer: impl Into<Vec<u8>>) -> Self {
+        self.answer = Some(answer.into());
+        self
+    }
+}
+
+/// Why an attempt did not deliver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Failure {
+    /// A stable, English-free code such as `refused`, `timeout` or `http_503`.
+    pub code: Cow<'static, str>,
+    /// What a person reads, innermost cause included. Never a credential.
+    pub text: String,
+    /// The HTTP status, where there was one.
+    pub status: Option<u16>,
+    /// How long the receiver asked to be left alone.
+    pub retry_after: Option<Duration>,
+    /// The start of the answer, kept as evidence of a dead letter.
+    pub answer: Option<Vec<u8>>,
+    /// The receiver's clock, in milliseconds since 1970 UTC, if it told.
+    pub server_time: Option<i64>,
+    /// The fault was found on this side (a header that cannot be sent, say): no evidence
+    /// about the receiver.
+    pub local: bool,
+}
+
+impl Failure {
+    /// The code of an [`Outcome::Blocked`] that shows the channel as `unauthorised`.
+    pub const UNAUTHORISED: &'static str = "unauthorised";
+
+    /// A failure with its stable code and its text.
+    pub fn new(code: impl Into<Cow<'static, str>>, text: impl Into<String>) -> Self {
+        Self {
+            code: code.into(),
+            text: text.into(),
+            status: None,
+            retry_after: None,
+            answer: None,
+            server_time: None,
+            local: false,
+        }
+    }
+
+    /// The same failure with the delay the receiver asked for.
+    pub fn after(mut self, delay: Duration) -> Self {
+        self.retry_after = Some(delay);
+        self
+    }
+
+    /// The same failure with the HTTP status.
+    pub fn status(mut self, status: u16) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// The same failure, found on this side of the wire.
+    pub fn local(mut self) -> Self {
+        self.local = true;
+        self
+    }
+}
+
+/// Sends each channel to a dispatcher of its own.
+#[derive(Default)]
+pub struct Router {
+    routes: Vec<(String, Box<dyn Dispatcher>)>,
+    fallback: Option<Box<dyn Dispatcher>>,
+}
+
+impl std::fmt::Debug for Router {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let channels = self.routes.iter().map(|(channel, _)| channel);
+        f.debug_list().entries(channels).finish()
+    }
+}
+
+impl Router {
+    /// A router without routes: it serves no channel.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Serves `channel` by `dispatcher`. The last one given for a channel holds.
+    pub fn route(
+        mut self,
+        channel: impl Into<String>,
+        dispatcher: impl Dispatcher + 'static,
+    ) -> Self {
+        let channel = channel.into();
+        self.routes.retain(|(known, _)| *known != channel);
+        self.routes.push((channel, Box::new(dispatcher)));
+        self
+    }
+
+    /// Serves every channel that has no route of its own.
+    pub fn otherwise(mut self, dispatcher: impl Dispatcher + 'static) -> Self {
+        self.fallback = Some(Box::new(dispatcher));
+        self
+    }
+
+    fn find(&self, channel: &str) -> Option<&dyn Dispatcher> {
+        self.routes
+            .iter()
+            .find(|(known, _)| known == channel)
+            .map(|(_, dispatcher)| dispatcher.as_ref())
+            .or(self.fallback.as_deref())
+    }
+}
+
+impl Dispatcher for Router {
+    fn dispatch(&self, delivery: &Delivery) -> anyhow::Result<Outcome> {
+        match self.find(&delivery.channel) {
+            Some(dispatcher) => dispatcher.dispatch(delivery),
+            None => anyhow::bail!("no route for channel {}", delivery.channel),
+        }
+    }
+
+    fn serves(&self, channel: &str) -> bool {
+        self.find(channel).is_some_and(|it| it.serves(channel))
+    }
+
+    fn time_limit(&self, channel: &str) -> Duration {
+        self.find(channel)
+            .map_or(Duration::from_secs(120), |it| it.time_limit(channel))
+    }
+
+    fn dispatch_run(&self, run: &mut Run<'_>) {
+        let channel = run.waiting.front().map(|it| it.channel.clone());
+        if let Some(dispatcher) = channel.and_then(|it| self.find(&it)) {
+            dispatcher.dispatch_run(run);
+        }
+    }
+
+    fn interrupt(&self) {
+        let routed = self.routes.iter().map(|(_, dispatcher)| dispatcher);
+        for dispatcher in routed.chain(&self.fallback) {
+            dispatcher.interrupt();
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What can go wrong, one variant for each thing a caller would branch on.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed. `Display` is one sentence of its own; the cause is in `source()`.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no file at this path, and this call does not create one.
+    Missing(PathBuf),
+    /// The path cannot hold an outbox: a directory, an in-memory name.
+    NotAFile(PathBuf),
+    /// The file is no SQLite database, or a damaged one.
+    NotADatabase(PathBuf),
+    /// The file or its folder cannot be written.
+    ReadOnly(PathBuf),
+    /// The database has no outbox tables, and this call does not create them.
+    NoOutbox(PathBuf),
+    /// A table or view of that name is there and is not ours.
+    ForeignTable(String),
+    /// A newer program wrote this file and forbids writers as old as this one.
+    SchemaTooNew {
+        /// The schema version of the file.
+        found: i64,
+        /// The schema version of this program.
+        supported: i64,
+    },
+    /// An older program wrote this file; `Outbox::open` or `outbox upgrade` brings it up to date.
+    SchemaTooOld {
+        /// The schema version of the file.
+        found: i64,
+        /// The schema version of this program.
+        supported: i64,
+    },
+    /// The linked SQLite is too old.
+    SqliteTooOld(String),
+    /// A pragma did not take: the file is on storage that cannot do it, or a transaction is open.
+    Pragma {
+        /// The pragma.
+        name: &'static str,
+        /// What was asked for.
+        wanted: String,
+        /// What SQLite answered.
+        found: String,
+    },
+    /// A field of the message cannot be sent; the transaction is still usable.
+    InvalidMessage {
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The payload is larger than the limit; the transaction is still usable.
+    TooLarge {
+        /// Its bytes.
+        bytes: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// `enqueue_on` was called outside a transaction.
+    NoTransaction,
+    /// SQLite has already rolled this transaction back (disk full, I/O error): begin anew.
+    TransactionGone,
+    /// The transaction read first and another connection has written since: restart all of it,
+    /// with `BEGIN IMMEDIATE`. Waiting cannot help.
+    RestartTransaction(rusqlite::Error),
+    /// The key is taken and the message asked for an error in that case.
+    Duplicate {
+        /// The message that holds the key.
+        id: i64,
+    },
+    /// The outbox holds as much as the application allowed it to; the transaction is still usable.
+    OutboxFull {
+        /// What there is.
+        unsent: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// No message answers to this.
+    NotFound(String),
+    /// More than one message answers to this; name the channel.
+    Ambiguous(String),
+    /// What was asked makes no sense in the message's state.
+    Refused(String),
+    /// A setting cannot work.
+    InvalidSetting(String),
+    /// The write lock could not be had in time.
+    Busy(rusqlite::Error),
+    /// The disk is full.
+    DiskFull(rusqlite::Error),
+    /// No connection could be had from the pool.
+    Pool(String),
+    /// The pump has ended; its error, if it had one.
+    Stopped(String),
+    /// Anything else SQLite reports.
+    Sqlite(rusqlite::Error),
+}
+
+impl Error {
+    /// Whether the same call may well succeed a little later.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Busy(_) | Self::DiskFull(_) | Self::Pool(_))
+            || matches!(self, Self::Sqlite(error) if matches!(
+                error.sqlite_error_code(),
+                Some(
+                    rusqlite::ErrorCode::SystemIoFailure
+                        | rusqlite::ErrorCode::CannotOpen
+                        | rusqlite::ErrorCode::SchemaChanged
+                        | rusqlite::ErrorCode::FileLockingProtocolFailed
+                )
+            ))
+    }
+
+    /// The text with every cause, for a log or a stored reason.
+    pub(crate) fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        text
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(path) => write!(f, "there is no file {}", path.display()),
+            Self::NotAFile(path) => write!(f, "{} cannot hold an outbox: it is no file", path.display()),
+            Self::NotADatabase(path) => write!(f, "{} is not a SQLite database", path.display()),
+            Self::ReadOnly(path) => write!(f, "{} cannot be written", path.display()),
+            Self::NoOutbox(path) => write!(
+                f,
+                "{} has no outbox; `outbox init` or Outbox::open makes one",
+                path.display()
+            ),
+            Self::ForeignTable(name) => {
+                write!(f, "a table `{name}` is already there and belongs to something else")
+            }
+            Self::SchemaTooNew { found, supported } => write!(
+                f,
+                "the outbox has schema {found}, this program knows {supported}: use a newer program"
+            ),
+            Self::SchemaTooOld { found, supported } => write!(
+                f,
+                "the outbox has schema {found}, this program needs {supported}: run `outbox upgrade`"
+            ),
+            Self::SqliteTooOld(version) => {
+                write!(f, "SQLite {version} is too old, 3.35 or newer is needed")
+            }
+            Self::Pragma { name, wanted, found } => write!(
+                f,
+                "the pragma {name} was set to {wanted} and reads {found}: the storage may not support it"
+            ),
+            Self::InvalidMessage { field, reason } => write!(f, "the message's {field} {reason}"),
+            Self::TooLarge { bytes, limit } => {
+                write!(f, "the payload has {bytes} bytes, the limit is {limit}")
+            }
+            Self::NoTransaction => {
+                f.write_str("enqueue needs an open transaction, so that both commit or neither")
+            }
+            Self::TransactionGone => f.write_str(
+                "SQLite has already rolled this transaction back; begin a new one",
+            ),
+            Self::RestartTransaction(_) => f.write_str(
+                "another connection wrote since this transaction read: restart it with BEGIN IMMEDIATE",
+            ),
+            Self::Duplicate { id } => write!(f, "message {id} already has this dedupe key"),
+            Self::OutboxFull { unsent, limit } => {
+                write!(f, "the outbox is full: {unsent} unsent, the limit is {limit}")
+            }
+            Self::NotFound(which) => write!(f, "there is no message {which}"),
+            Self::Ambiguous(which) => {
+                write!(f, "more than one message answers to {which}: name the channel")
+            }
+            Self::Refused(why) | Self::InvalidSetting(why) => f.write_str(why),
+            Self::Busy(_) => f.write_str("another connection held the write lock for too long"),
+            Self::DiskFull(_) => f.write_str("the disk is full"),
+            Self::Pool(why) => write!(f, "no connection could be had: {why}"),
+            Self::Stopped(why) => write!(f, "the pump has stopped: {why}"),
+            Self::Sqlite(_) => f.write_str("SQLite failed"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::RestartTransaction(error)
+            | Self::Busy(error)
+            | Self::DiskFull(error)
+            | Self::Sqlite(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Error {
+    fn from(error: rusqlite::Error) -> Self {
+        use rusqlite::ErrorCode;
+        let extended = error.sqlite_error().map(|it| it.extended_code);
+        match error.sqlite_error_code() {
+            _ if extended == Some(rusqlite::ffi::SQLITE_BUSY_SNAPSHOT) => {
+                Self::RestartTransaction(error)
+            }
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy(error),
+            Some(ErrorCode::DiskFull) => Self::DiskFull(error),
+            _ => Self::Sqlite(error),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What the outbox tells a program while it works.
+
+use crate::stats::ChannelState;
+
+/// Something that happened, told after the transaction that recorded it was committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A message arrived.
+    Delivered {
+        /// The row.
+        id: i64,
+        /// Its channel.
+        channel: String,
+        /// The receiver's own id, if it gave one.
+        provider_id: Option<String>,
+    },
+    /// An attempt failed; the message will be tried again.
+    Retried {
+        /// The row.
+        id: i64,
+        /// Its channel.
+        channel: String,
+        /// Whether the attempt used up some of the message's budget.
+        charged: bool,
+        /// When it may next be tried, in milliseconds since 1970 UTC.
+        next_attempt_at: i64,
+        /// Why.
+        error: String,
+    },
+    /// A message became a dead letter.
+    Dead {
+        /// The row.
+        id: i64,
+        /// Its channel.
+        channel: String,
+        /// Why.
+        error: String,
+    },
+    /// Messages passed their `expires_at` unsent.
+    Expired {
+        /// How many, in this step.
+        messages: usize,
+    },
+    /// A channel's state changed.
+    Channel {
+        /// The channel.
+        channel: String,
+        /// Its state now.
+        state: ChannelState,
+        /// What was last heard, for a person.
+        reason: Option<String>,
+    },
+    /// The `on_delivered` hook failed; the delivery stays recorded, the hook's own writes do not.
+    HookFailed {
+        /// The row.
+        id: i64,
+        /// Why.
+        error: String,
+    },
+    /// An answer came for a claim that had passed on to someone else.
+    Late {
+        /// The row.
+        id: i64,
+        /// Whether it was a success, which counts, or a failure, which does not.
+        delivered: bool,
+    },
+    /// The outbox could not write its file; what is known is kept and written later.
+    StoreFailed {
+        /// Why.
+        error: String,
+    },
+    /// The pump has ended.
+    Stopped {
+        /// The error that ended it, if it was not asked to stop.
+        error: Option<String>,
+    },
+}
+
+/// Hears events. Implemented for closures `Fn(&Event)`.
+///
+/// Called on the pump's thread between transactions: be brief, hand on what takes time.
+/// A panic in it is caught and logged.
+pub trait Observer: Send + Sync {
+    /// Hears one event.
+    fn event(&self, event: &Event);
+}
+
+impl<F: Fn(&Event) + Send + Sync> Observer for F {
+    fn event(&self, event: &Event) {
+        self(event);
+    }
+}

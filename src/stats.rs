@@ -1,0 +1,188 @@
+//! What is waiting, for how long, and why: plain data to show.
+
+use std::fmt;
+
+/// A channel's state as a person sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+#[non_exhaustive]
+pub enum ChannelState {
+    /// Messages flow.
+    #[default]
+    Ok,
+    /// Nobody of ours answers, or answers are failures; probed now and then.
+    Offline,
+    /// The credentials are not accepted.
+    Unauthorised,
+    /// The receiver rejects everything; no further message dies until one is delivered.
+    Rejecting,
+    /// The receiver asked to be left alone for a while.
+    Holding,
+    /// Stopped by a person.
+    Paused,
+    /// No dispatcher has a route for it.
+    Unrouted,
+}
+
+impl ChannelState {
+    /// The stable word for this state, as stored and printed.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Offline => "offline",
+            Self::Unauthorised => "unauthorised",
+            Self::Rejecting => "rejecting",
+            Self::Holding => "holding",
+            Self::Paused => "paused",
+            Self::Unrouted => "unrouted",
+        }
+    }
+
+    /// The state a stored word stands for; `Ok` for a word from a newer version.
+    pub(crate) fn parse(word: &str) -> Self {
+        match word {
+            "offline" => Self::Offline,
+            "unauthorised" => Self::Unauthorised,
+            "rejecting" => Self::Rejecting,
+            "holding" => Self::Holding,
+            _ => Self::Ok,
+        }
+    }
+}
+
+impl fmt::Display for ChannelState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Messages counted by state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Waiting for their time or a free worker.
+    pub pending: u64,
+    /// Behind an earlier message of their ordering key.
+    pub waiting: u64,
+    /// Claimed by a worker.
+    pub sending: u64,
+    /// Delivered and still remembered.
+    pub sent: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// Too late to be sent.
+    pub expired: u64,
+    /// Taken back by a person or the application.
+    pub cancelled: u64,
+    /// When the oldest unsent message was enqueued, in milliseconds since 1970 UTC.
+    pub oldest_unsent_at: Option<i64>,
+    /// The most attempts charged to one unsent message.
+    pub max_attempts: u32,
+}
+
+impl Counts {
+    /// Pending, waiting and sending together; dead letters are counted apart.
+    pub fn unsent(&self) -> u64 {
+        self.pending + self.waiting + self.sending
+    }
+
+    /// Age of the oldest unsent message in milliseconds; 0 when the clock went back.
+    pub fn oldest_unsent_ms(&self, now: i64) -> Option<i64> {
+        self.oldest_unsent_at
+            .map(|at| now.saturating_sub(at).max(0))
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.pending += other.pending;
+        self.waiting += other.waiting;
+        self.sending += other.sending;
+        self.sent += other.sent;
+        self.dead += other.dead;
+        self.expired += other.expired;
+        self.cancelled += other.cancelled;
+        self.max_attempts = self.max_attempts.max(other.max_attempts);
+        self.oldest_unsent_at = match (self.oldest_unsent_at, other.oldest_unsent_at) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+}
+
+/// One channel: its counts and the state every process agrees on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ChannelStats {
+    /// The channel.
+    pub channel: String,
+    /// Its messages.
+    pub counts: Counts,
+    /// Its state.
+    pub state: ChannelState,
+    /// Since when, in milliseconds since 1970 UTC.
+    pub since: Option<i64>,
+    /// The next probe or the end of a hold, in milliseconds since 1970 UTC.
+    pub until: Option<i64>,
+    /// Why, as a stable code.
+    pub reason_code: Option<String>,
+    /// Why, for a person.
+    pub reason: Option<String>,
+    /// Who paused it.
+    pub paused_by: Option<String>,
+    /// The receiver's clock minus ours in milliseconds, when last heard and more than a minute.
+    pub clock_skew: Option<i64>,
+}
+
+/// The whole file at one moment. Its `Display` is one line for the cashier.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// All channels together.
+    pub total: Counts,
+    /// Each channel that has messages or a state, by name.
+    pub channels: Vec<ChannelStats>,
+    /// Duplicates with other content, kept aside for a person.
+    pub conflicts: u64,
+    /// When this was read, in milliseconds since 1970 UTC.
+    pub now: i64,
+}
+
+impl fmt::Display for Stats {
+    /// For example `12 messages waiting, oldest 14 min, offline for 20 min; 1 needs attention`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.total.unsent() {
+            0 => write!(f, "nothing waiting")?,
+            1 => write!(f, "1 message waiting")?,
+            n => write!(f, "{n} messages waiting")?,
+        }
+        if let Some(age) = self.total.oldest_unsent_ms(self.now) {
+            write!(f, ", oldest {}", Age(age))?;
+        }
+        let troubled = |it: &&ChannelStats| it.state != ChannelState::Ok && it.counts.unsent() > 0;
+        for channel in self.channels.iter().filter(troubled) {
+            write!(f, ", {} {}", channel.channel, channel.state)?;
+            if let Some(since) = channel.since {
+                write!(f, " for {}", Age(self.now.saturating_sub(since).max(0)))?;
+            }
+        }
+        match self.total.dead + self.conflicts {
+            0 => Ok(()),
+            1 => write!(f, "; 1 needs attention"),
+            n => write!(f, "; {n} need attention"),
+        }
+    }
+}
+
+/// A span in milliseconds as people say it: the largest unit only.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Age(pub(crate) i64);
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.max(0) / 1000;
+        match seconds {
+            0..60 => write!(f, "{seconds} s"),
+            60..3_600 => write!(f, "{} min", seconds / 60),
+            3_600..172_800 => write!(f, "{} h", seconds / 3_600),
+            _ => write!(f, "{} days", seconds / 86_400),
+        }
+    }
+}
