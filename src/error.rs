@@ -12,7 +12,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// There is no file at this path, and this call does not create one.
     Missing(PathBuf),
-    /// The path cannot hold an outbox: a directory, an in-memory name.
+    /// The folder that should hold the file does not exist.
+    MissingFolder(PathBuf),
+    /// The path cannot hold an outbox: a directory, an in-memory name, a `file:` URI.
     NotAFile(PathBuf),
     /// The file is no SQLite database, or a damaged one.
     NotADatabase(PathBuf),
@@ -92,6 +94,8 @@ pub enum Error {
     Busy(rusqlite::Error),
     /// The disk is full.
     DiskFull(rusqlite::Error),
+    /// This process was forked off after the outbox was opened: it must open its own.
+    Forked,
     /// No connection could be had from the pool.
     Pool(String),
     /// The pump has ended; its error, if it had one.
@@ -132,6 +136,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing(path) => write!(f, "there is no file {}", path.display()),
+            Self::MissingFolder(path) => write!(f, "there is no folder {}", path.display()),
             Self::NotAFile(path) => write!(f, "{} cannot hold an outbox: it is no file", path.display()),
             Self::NotADatabase(path) => write!(f, "{} is not a SQLite database", path.display()),
             Self::ReadOnly(path) => write!(f, "{} cannot be written", path.display()),
@@ -182,6 +187,7 @@ impl fmt::Display for Error {
             Self::Refused(why) | Self::InvalidSetting(why) => f.write_str(why),
             Self::Busy(_) => f.write_str("another connection held the write lock for too long"),
             Self::DiskFull(_) => f.write_str("the disk is full"),
+            Self::Forked => f.write_str("this process was forked after the outbox was opened; open it again here"),
             Self::Pool(why) => write!(f, "no connection could be had: {why}"),
             Self::Stopped(why) => write!(f, "the pump has stopped: {why}"),
             Self::Sqlite(_) => f.write_str("SQLite failed"),

@@ -3,20 +3,30 @@
 mod circuit;
 mod clock;
 mod dispatch;
+mod entry;
 mod error;
 mod message;
 mod observer;
+mod options;
+mod outbox;
 mod retry;
+mod schema;
 mod stats;
+mod store;
 mod verdict;
 
 pub use circuit::OnDead;
 pub use clock::{Clock, SystemClock};
 pub use dispatch::{Delivery, Dispatcher, Failure, Outcome, Receipt, Router, Run};
+pub use entry::{Attempt, Entry, Filter, Status};
 pub use error::{Error, Result};
 pub use message::{DEFAULT_MAX_PAYLOAD, Enqueued, MAX_HEADERS, MAX_NAME, Message, OnDuplicate};
 pub use observer::{Event, Observer};
+pub use options::Options;
+pub use outbox::Outbox;
 pub use retry::{Hold, Policy};
+pub use schema::{SCHEMA, SCHEMA_VERSION};
 pub use stats::{ChannelState, ChannelStats, Counts, Stats};
+pub use store::pool::PooledConnection;
 
 pub use rusqlite;

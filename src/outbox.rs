@@ -1,0 +1,279 @@
+//! The façade: one outbox in one file.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rusqlite::{Connection, Savepoint, Transaction, TransactionBehavior};
+
+use crate::clock::Clock;
+use crate::entry::{Attempt, Entry, Filter};
+use crate::error::{Error, Result};
+use crate::message::{Enqueued, Message};
+use crate::observer::Observer;
+use crate::options::{DeliveredHook, Options};
+use crate::schema;
+use crate::stats::Stats;
+use crate::store::connect::Opener;
+use crate::store::enqueue::{self, Limits};
+use crate::store::pool::{Pool, PooledConnection};
+use crate::store::{read, stats};
+
+/// The outbox in one SQLite file. Cheap to clone; clones share everything.
+#[derive(Debug, Clone)]
+pub struct Outbox {
+    shared: Arc<Shared>,
+}
+
+/// What all parts of one opened outbox have in common.
+pub(crate) struct Shared {
+    pool: Pool,
+    instance: Arc<str>,
+    limits: Limits,
+    clock: Arc<dyn Clock>,
+    observer: Option<Arc<dyn Observer>>,
+    on_delivered: Option<Arc<DeliveredHook>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("path", &self.path())
+            .field("instance", &self.instance)
+            .finish_non_exhaustive()
+    }
+}
+
+#[allow(dead_code)] // until the pump is here
+impl Shared {
+    pub(crate) fn path(&self) -> &Path {
+        self.pool.opener().path()
+    }
+
+    pub(crate) fn instance(&self) -> Arc<str> {
+        self.instance.clone()
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    pub(crate) fn observer(&self) -> Option<&dyn Observer> {
+        self.observer.as_deref()
+    }
+
+    pub(crate) fn on_delivered(&self) -> Option<&DeliveredHook> {
+        self.on_delivered.as_deref()
+    }
+
+    /// A connection that is never lent out, so that `data_version` on it tells of everyone else.
+    pub(crate) fn open_private(&self) -> Result<Connection> {
+        self.pool.opener().open()
+    }
+}
+
+impl Outbox {
+    /// Opens the outbox in this database; makes the file and the tables where they are missing.
+    /// See [`Options::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Options::default().open(path)
+    }
+
+    /// Opens an outbox that is there. Creates and changes nothing.
+    pub fn open_existing(path: impl AsRef<Path>) -> Result<Self> {
+        Options::default().open_existing(path)
+    }
+
+    /// Limits, hooks, the pool's size: what to set before opening.
+    pub fn options() -> Options {
+        Options::default()
+    }
+
+    pub(crate) fn with(options: Options, path: &Path, create: bool) -> Result<Self> {
+        let opener = Arc::new(Opener::new(path, options.on_connect)?);
+        let pool = Pool::new(opener.clone(), options.pool_size)?;
+        let conn = opener.establish(create)?;
+        let instance = schema::instance_id(&conn)?.into();
+        let shared = Shared {
+            pool,
+            instance,
+            limits: Limits::new(options.max_payload, options.max_unsent),
+            clock: options.clock,
+            observer: options.observer,
+            on_delivered: options.on_delivered,
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    #[allow(dead_code)] // until the pump is here
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The database file, as an absolute path.
+    pub fn path(&self) -> &Path {
+        self.shared.path()
+    }
+
+    /// The random name of this file's outbox, which tells two tills apart.
+    pub fn instance_id(&self) -> &str {
+        &self.shared.instance
+    }
+
+    /// A connection to the file, for the application's own work: `synchronous=FULL`, 5 s busy
+    /// timeout. Waits up to 8 s when all are lent, then answers [`Error::Pool`].
+    pub fn connection(&self) -> Result<PooledConnection> {
+        self.shared.pool.get()
+    }
+
+    /// Runs `work` in an immediate transaction on a connection of the pool and commits.
+    ///
+    /// When `work` or the commit fails, everything is rolled back and nothing is sent.
+    ///
+    /// ```no_run
+    /// # use sqlite_outbox::{Message, Outbox};
+    /// # fn main() -> anyhow::Result<()> {
+    /// # let outbox = Outbox::open("till.db")?;
+    /// outbox.transaction(|tx| {
+    ///     tx.execute("INSERT INTO sale (id, total) VALUES ('S-104522', 1250)", [])?;
+    ///     outbox.enqueue(tx, &Message::text("sales", "S-104522").dedupe_key("S-104522"))?;
+    ///     anyhow::Ok(())
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn transaction<T, E>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E>
+    where
+        E: From<Error>,
+    {
+        let mut conn = self.connection()?;
+        let tx = conn
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(Error::from)?;
+        let value = work(&tx)?;
+        tx.commit().map_err(Error::from)?;
+        Ok(value)
+    }
+
+    /// Puts a message into the outbox, within the caller's transaction: both are committed or
+    /// neither.
+    ///
+    /// The transaction may be on any connection to the file. Let it be an immediate one: a
+    /// deferred one that read first fails with [`Error::RestartTransaction`] when another
+    /// connection has written since.
+    ///
+    /// # When the dedupe key is taken
+    ///
+    /// A key is taken as long as a message of the channel with it is in the file, whatever its
+    /// status; only a purge frees it. The content counts as the same when payload, event type,
+    /// recipient, ordering key, principal, content type, headers and the moments of
+    /// [`Message::available_at`] and [`Message::expires_at`] are equal. A span
+    /// ([`Message::delay`], [`Message::ttl`]) counts as equal to any moment. A payload that
+    /// retention has emptied counts as equal to any payload.
+    ///
+    /// # Errors
+    ///
+    /// A refused message ([`Error::InvalidMessage`], [`Error::TooLarge`], [`Error::Duplicate`],
+    /// [`Error::OutboxFull`]) leaves the transaction usable. After [`Error::DiskFull`] SQLite has
+    /// usually rolled it back, and every further call with it is refused with
+    /// [`Error::TransactionGone`].
+    pub fn enqueue(&self, tx: &Transaction<'_>, message: &Message) -> Result<Enqueued> {
+        self.enqueue_within(tx, message, Error::TransactionGone)
+    }
+
+    /// As [`enqueue`](Self::enqueue), within a savepoint.
+    pub fn enqueue_in(&self, savepoint: &Savepoint<'_>, message: &Message) -> Result<Enqueued> {
+        self.enqueue_within(savepoint, message, Error::TransactionGone)
+    }
+
+    /// As [`enqueue`](Self::enqueue), on a plain connection on which the caller, or another
+    /// library, has begun a transaction. Outside one: [`Error::NoTransaction`].
+    pub fn enqueue_on(&self, conn: &Connection, message: &Message) -> Result<Enqueued> {
+        self.enqueue_within(conn, message, Error::NoTransaction)
+    }
+
+    /// Puts many messages in: for each, in their order, the same as [`enqueue`](Self::enqueue).
+    ///
+    /// A refused message has its error in its place and does not stop the others; whether to
+    /// commit without it is the caller's decision. Any other failure ends the call, and the
+    /// transaction should then be rolled back.
+    pub fn enqueue_all<'a>(
+        &self,
+        tx: &Transaction<'_>,
+        messages: impl IntoIterator<Item = &'a Message>,
+    ) -> Result<Vec<Result<Enqueued>>> {
+        self.check_open(tx, Error::TransactionGone)?;
+        let now = self.shared.clock.wall();
+        enqueue::enqueue_all(tx, messages, &self.shared.limits, now)
+    }
+
+    fn enqueue_within(
+        &self,
+        conn: &Connection,
+        message: &Message,
+        otherwise: Error,
+    ) -> Result<Enqueued> {
+        self.check_open(conn, otherwise)?;
+        let now = self.shared.clock.wall();
+        enqueue::enqueue(conn, message, &self.shared.limits, now)
+    }
+
+    /// After an automatic rollback a handle looks as before, but what is written through it would
+    /// be committed at once and alone.
+    fn check_open(&self, conn: &Connection, otherwise: Error) -> Result<()> {
+        self.shared.pool.opener().check_process()?;
+        match conn.is_autocommit() {
+            true => Err(otherwise),
+            false => Ok(()),
+        }
+    }
+
+    /// What is waiting, for how long, and why. Its `Display` is one line for the cashier.
+    ///
+    /// Reads indexes only, some 40 ms per million messages. Each channel is read at a moment of
+    /// its own.
+    pub fn stats(&self) -> Result<Stats> {
+        let conn = self.shared.pool.reader()?;
+        stats::stats(&conn, self.shared.clock.wall())
+    }
+
+    /// How many messages are still to be sent: pending, waiting and sending. Dead letters are not
+    /// among them.
+    pub fn unsent(&self) -> Result<u64> {
+        read::unsent(&*self.shared.pool.reader()?)
+    }
+
+    /// Messages by id. The answer may be shorter than the limit while more follow (it is bounded
+    /// in bytes too); an empty one is the end.
+    pub fn list(&self, filter: &Filter) -> Result<Vec<Entry>> {
+        read::list(&*self.shared.pool.reader()?, filter)
+    }
+
+    /// The message with this id.
+    pub fn get(&self, id: i64) -> Result<Option<Entry>> {
+        read::get(&*self.shared.pool.reader()?, id)
+    }
+
+    /// The message that has this dedupe key in this channel.
+    pub fn get_by_key(&self, channel: &str, dedupe_key: &str) -> Result<Option<Entry>> {
+        read::by_key(&*self.shared.pool.reader()?, channel, dedupe_key)
+    }
+
+    /// The message that a person means by an id, a dedupe key or a message id.
+    ///
+    /// [`Error::NotFound`] when there is none, [`Error::Ambiguous`] when there are several: the
+    /// same key in two channels (then name one), or a key that is another message's id. A message
+    /// id is looked for last and takes a moment per million messages.
+    pub fn find(&self, which: &str, channel: Option<&str>) -> Result<Entry> {
+        read::find(&*self.shared.pool.reader()?, which, channel)
+    }
+
+    /// The failed attempts of a message that are still remembered, oldest first, at most 1,000.
+    pub fn attempts(&self, id: i64) -> Result<Vec<Attempt>> {
+        read::attempts(&*self.shared.pool.reader()?, id)
+    }
+}

@@ -1,0 +1,263 @@
+//! The stored contract: looking for it, installing it, bringing it up to date.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+
+use crate::error::{Error, Result};
+
+/// The tables, indexes, triggers and views, as a script that an application's own migrations may
+/// run too. Running it again changes nothing.
+pub const SCHEMA: &str = include_str!("../schema.sql");
+
+/// The schema version of [`SCHEMA`], kept as `schema_version` in `outbox_meta`.
+pub const SCHEMA_VERSION: i64 = 1;
+
+/// What leads from one version to the next. Runs before [`SCHEMA`], which then adds what is new;
+/// a trigger that changes is dropped here. It sets `min_writer` where older writers must stop.
+struct Step {
+    to: i64,
+    sql: &'static str,
+}
+
+/// The way from version 1 to the present one, in order.
+const STEPS: &[Step] = &[];
+
+/// Makes sure that the outbox is in the file, complete and not newer than this program.
+///
+/// Looks first and writes nothing when all is well. Only with `create` it installs, completes or
+/// upgrades, in one immediate transaction: processes that do it at once queue up there, and all
+/// but the first find it done.
+pub(crate) fn install(conn: &mut Connection, path: &Path, create: bool) -> Result<()> {
+    let tx = conn.transaction()?;
+    let ready = look(&tx)?.ready(path, create)?;
+    tx.finish()?;
+    if ready {
+        return Ok(());
+    }
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let found = look(&tx)?;
+    if !found.ready(path, create)? {
+        write(&tx, found.schema_version, STEPS)?;
+    }
+    Ok(tx.commit()?)
+}
+
+fn write(conn: &Connection, found: Option<i64>, steps: &[Step]) -> Result<()> {
+    let Some(found) = found else {
+        return Ok(conn.execute_batch(SCHEMA)?);
+    };
+    for step in steps.iter().filter(|step| step.to > found) {
+        conn.execute_batch(step.sql)?;
+    }
+    conn.execute_batch(SCHEMA)?;
+    conn.execute(
+        "UPDATE outbox_meta SET value = ?1
+          WHERE key = 'schema_version' AND CAST(value AS INTEGER) < CAST(?1 AS INTEGER)",
+        [SCHEMA_VERSION.to_string()],
+    )?;
+    Ok(())
+}
+
+/// The random name of this file.
+pub(crate) fn instance_id(conn: &Connection) -> Result<String> {
+    let value = meta(conn, "instance_id")?;
+    value.ok_or_else(|| Error::ForeignTable("outbox_meta".into()))
+}
+
+/// The oldest schema version that may still write here.
+pub(crate) fn min_writer(conn: &Connection) -> Result<Option<i64>> {
+    Ok(meta(conn, "min_writer")?.and_then(|it| it.parse().ok()))
+}
+
+/// The schema version that the file has.
+pub(crate) fn version(conn: &Connection) -> Result<Option<i64>> {
+    Ok(meta(conn, "schema_version")?.and_then(|it| it.parse().ok()))
+}
+
+fn meta(conn: &Connection, key: &str) -> Result<Option<String>> {
+    let sql = "SELECT CAST(value AS TEXT) FROM outbox_meta WHERE key = ?1";
+    let value = conn
+        .prepare_cached(sql)?
+        .query_row([key], |row| row.get::<_, Option<String>>(0))
+        .optional()?;
+    Ok(value.flatten())
+}
+
+/// A table, index, trigger or view.
+struct Object {
+    kind: String,
+    name: String,
+    sql: String,
+    /// Of a table only.
+    columns: Vec<String>,
+}
+
+/// What is in the file.
+struct Found {
+    schema_version: Option<i64>,
+    min_writer: i64,
+    /// Tables that are not there.
+    lacks_tables: bool,
+    /// Indexes, triggers or views that are not there.
+    lacks_parts: bool,
+}
+
+impl Found {
+    /// Whether nothing is to be written; an error when nothing may be.
+    fn ready(&self, path: &Path, create: bool) -> Result<bool> {
+        let supported = SCHEMA_VERSION;
+        let Some(found) = self.schema_version else {
+            return match create {
+                true => Ok(false),
+                false => Err(Error::NoOutbox(path.into())),
+            };
+        };
+        if self.min_writer > supported {
+            return Err(Error::SchemaTooNew { found, supported });
+        }
+        match found.cmp(&supported) {
+            // It lets us write, so all we need is there; completing it is not our business.
+            std::cmp::Ordering::Greater => Ok(true),
+            std::cmp::Ordering::Less if create => Ok(false),
+            std::cmp::Ordering::Less => Err(Error::SchemaTooOld { found, supported }),
+            std::cmp::Ordering::Equal if create => Ok(!self.lacks_tables && !self.lacks_parts),
+            std::cmp::Ordering::Equal if self.lacks_tables => Err(Error::NoOutbox(path.into())),
+            std::cmp::Ordering::Equal => Ok(true),
+        }
+    }
+}
+
+/// Reads what is there under our names. What is not ours is an error.
+fn look(conn: &Connection) -> Result<Found> {
+    let there = objects(conn)?;
+    let find = |name: &str| there.iter().find(|it| it.name.eq_ignore_ascii_case(name));
+    let mut found = Found {
+        schema_version: None,
+        min_writer: 0,
+        lacks_tables: false,
+        lacks_parts: false,
+    };
+    if let Some(table) = find("outbox_meta") {
+        let has = |column: &str| table.columns.iter().any(|it| it == column);
+        if !has("key") || !has("value") {
+            return Err(Error::ForeignTable(table.name.clone()));
+        }
+        found.schema_version = version(conn)?;
+        found.min_writer = min_writer(conn)?.unwrap_or(0);
+    }
+    let newest = found.schema_version.is_none_or(|it| it >= SCHEMA_VERSION);
+    for wanted in expected()? {
+        let table = wanted.kind == "table";
+        let Some(object) = find(&wanted.name) else {
+            found.lacks_tables |= table;
+            found.lacks_parts |= !table;
+            continue;
+        };
+        // An older version of ours may lack columns: the upgrade adds them.
+        let complete = !newest || wanted.columns.iter().all(|it| object.columns.contains(it));
+        // Without our version number an object of our name must be exactly what we would make.
+        let ours = table || found.schema_version.is_some() || object.sql == wanted.sql;
+        if object.kind != wanted.kind || !complete || !ours {
+            return Err(Error::ForeignTable(object.name.clone()));
+        }
+    }
+    Ok(found)
+}
+
+/// Everything in the database whose name starts with `outbox`.
+fn objects(conn: &Connection) -> Result<Vec<Object>> {
+    let mut statement = conn.prepare(
+        "SELECT type, name, coalesce(sql, '') FROM sqlite_master WHERE lower(name) LIKE 'outbox%'",
+    )?;
+    let mut objects = statement
+        .query_map([], |row| {
+            Ok(Object {
+                kind: row.get(0)?,
+                name: row.get(1)?,
+                sql: row.get(2)?,
+                columns: Vec::new(),
+            })
+        })?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut statement = conn.prepare("SELECT name FROM pragma_table_info(?1)")?;
+    for table in objects.iter_mut().filter(|it| it.kind == "table") {
+        table.columns = statement
+            .query_map([&table.name], |row| row.get(0))?
+            .collect::<rusqlite::Result<Vec<_>>>()?;
+    }
+    Ok(objects)
+}
+
+/// What the script makes: asked of SQLite itself, so that it is written down only once.
+fn expected() -> Result<&'static [Object]> {
+    static EXPECTED: OnceLock<Vec<Object>> = OnceLock::new();
+    if let Some(known) = EXPECTED.get() {
+        return Ok(known);
+    }
+    let scratch = Connection::open_in_memory()?;
+    scratch.execute_batch(SCHEMA)?;
+    let made = objects(&scratch)?;
+    Ok(EXPECTED.get_or_init(|| made))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored_version(conn: &Connection) -> i64 {
+        version(conn).unwrap().unwrap()
+    }
+
+    #[test]
+    fn the_script_may_run_again_and_again() {
+        let conn = Connection::open_in_memory().unwrap();
+        for _ in 0..3 {
+            conn.execute_batch(SCHEMA).unwrap();
+        }
+        assert_eq!(stored_version(&conn), SCHEMA_VERSION);
+    }
+
+    #[test]
+    fn an_upgrade_runs_the_missing_steps_in_order_and_once() {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(SCHEMA).unwrap();
+        let old = SCHEMA_VERSION - 2;
+        let set = "UPDATE outbox_meta SET value = ?1 WHERE key = 'schema_version'";
+        conn.execute(set, [old.to_string()]).unwrap();
+        let steps = [
+            Step {
+                to: old,
+                sql: "this was run before",
+            },
+            Step {
+                to: old + 1,
+                sql: "CREATE TABLE outbox_later (a)",
+            },
+            Step {
+                to: old + 2,
+                sql: "ALTER TABLE outbox_later ADD COLUMN b",
+            },
+        ];
+        write(&conn, Some(old), &steps).unwrap();
+        assert_eq!(stored_version(&conn), SCHEMA_VERSION);
+        conn.prepare("SELECT a, b FROM outbox_later").unwrap();
+    }
+
+    #[test]
+    fn an_older_schema_is_upgraded_only_on_request() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(SCHEMA).unwrap();
+        conn.execute_batch("UPDATE outbox_meta SET value = '0' WHERE key = 'schema_version'")
+            .unwrap();
+        let path = Path::new("till.db");
+        let refused = install(&mut conn, path, false).unwrap_err();
+        assert!(
+            matches!(refused, Error::SchemaTooOld { found: 0, supported } if supported == SCHEMA_VERSION)
+        );
+        assert_eq!(stored_version(&conn), 0);
+        install(&mut conn, path, true).unwrap();
+        assert_eq!(stored_version(&conn), SCHEMA_VERSION);
+    }
+}

@@ -1,0 +1,249 @@
+//! Opening connections: what is checked before a file is touched, and what every connection of
+//! ours has set.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use r2d2::ManageConnection;
+use r2d2_sqlite::SqliteConnectionManager;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use crate::error::{Error, Result};
+use crate::schema;
+
+/// The application's part in every new connection of ours.
+pub(crate) type ConnectHook = dyn Fn(&Connection) -> rusqlite::Result<()> + Send + Sync;
+
+/// How long a connection waits for the write lock.
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// `RETURNING` came with this version.
+const OLDEST_SQLITE: i32 = 3_035_000;
+
+/// Makes connections to one file, all alike.
+pub(crate) struct Opener {
+    path: PathBuf,
+    manager: SqliteConnectionManager,
+    hook: Option<Arc<ConnectHook>>,
+    process: u32,
+}
+
+impl std::fmt::Debug for Opener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Opener").field(&self.path).finish()
+    }
+}
+
+impl Opener {
+    /// Checks that `path` can name a file. A relative path is fixed now, so that a program which
+    /// changes its directory later goes on with the same file.
+    pub(crate) fn new(path: &Path, hook: Option<Arc<ConnectHook>>) -> Result<Self> {
+        supported(rusqlite::version_number(), rusqlite::version())?;
+        let name = path.as_os_str().as_encoded_bytes();
+        // SQLite takes `file:…` for a URI, whatever flags it is opened with.
+        if name.is_empty() || name == b":memory:" || name.starts_with(b"file:") {
+            return Err(Error::NotAFile(path.into()));
+        }
+        let path = std::path::absolute(path).map_err(|_| Error::NotAFile(path.into()))?;
+        let mut manager = SqliteConnectionManager::file(&path).with_flags(flags());
+        if let Some(hook) = hook.clone() {
+            manager = manager.with_init(move |conn| hook(conn));
+        }
+        Ok(Self {
+            path,
+            manager,
+            hook,
+            process: std::process::id(),
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Refuses to work in a child process: SQLite's locks do not survive a fork.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        match std::process::id() == self.process {
+            true => Ok(()),
+            false => Err(Error::Forked),
+        }
+    }
+
+    /// A further connection to the file.
+    pub(crate) fn open(&self) -> Result<Connection> {
+        self.check_process()?;
+        let exists = self.exists()?;
+        if !exists {
+            return Err(Error::Missing(self.path.clone()));
+        }
+        let conn = self.manager.connect();
+        conn.map_err(Error::from)
+            .and_then(prepare)
+            .map_err(|error| self.explain(error))
+    }
+
+    /// The first connection. With `create` it makes the file and the tables where they are
+    /// missing; without, it changes nothing.
+    pub(crate) fn establish(&self, create: bool) -> Result<Connection> {
+        if self.exists()? {
+            let mut conn = self.open()?;
+            self.furnish(&mut conn, create)
+                .map_err(|error| self.explain(error))?;
+            return Ok(conn);
+        }
+        if !create {
+            return Err(Error::Missing(self.path.clone()));
+        }
+        match self.path.parent() {
+            Some(folder) if !folder.is_dir() => return Err(Error::MissingFolder(folder.into())),
+            _ => {}
+        }
+        let flags = flags() | OpenFlags::SQLITE_OPEN_CREATE;
+        let conn = Connection::open_with_flags(&self.path, flags);
+        let conn = conn.map_err(|error| match error.sqlite_error_code() {
+            Some(ErrorCode::CannotOpen) => Error::ReadOnly(self.path.clone()),
+            _ => Error::from(error),
+        })?;
+        if let Some(hook) = &self.hook {
+            hook(&conn)?;
+        }
+        prepare(conn)
+            .and_then(|mut conn| self.furnish(&mut conn, true).map(|()| conn))
+            .map_err(|error| self.explain(error))
+    }
+
+    fn furnish(&self, conn: &mut Connection, create: bool) -> Result<()> {
+        if create {
+            write_ahead(conn)?;
+        }
+        schema::install(conn, &self.path, create)
+    }
+
+    /// Whether there is a file. Anything else at this path is an error: opening a pipe would hang.
+    fn exists(&self) -> Result<bool> {
+        match std::fs::metadata(&self.path) {
+            Ok(found) if found.is_file() => Ok(true),
+            Ok(_) => Err(Error::NotAFile(self.path.clone())),
+            Err(error) => match error.kind() {
+                ErrorKind::NotFound | ErrorKind::NotADirectory => Ok(false),
+                ErrorKind::PermissionDenied => Err(Error::ReadOnly(self.path.clone())),
+                _ => Err(Error::NotAFile(self.path.clone())),
+            },
+        }
+    }
+
+    /// Says it in terms of the file where SQLite's answer means that.
+    fn explain(&self, error: Error) -> Error {
+        let path = || self.path.clone();
+        match error {
+            Error::Sqlite(cause) => match cause.sqlite_error_code() {
+                Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+                    Error::NotADatabase(path())
+                }
+                Some(ErrorCode::ReadOnly) => Error::ReadOnly(path()),
+                _ => Error::Sqlite(cause),
+            },
+            Error::ReadOnly(_) => Error::ReadOnly(path()),
+            error => error,
+        }
+    }
+}
+
+fn supported(number: i32, name: &str) -> Result<()> {
+    match number >= OLDEST_SQLITE {
+        true => Ok(()),
+        false => Err(Error::SqliteTooOld(name.into())),
+    }
+}
+
+/// No creating, no URI, no cache shared with the application (it has other locks).
+fn flags() -> OpenFlags {
+    OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_PRIVATE_CACHE
+}
+
+/// What all connections of ours have in common. Changes nothing in the file.
+fn prepare(conn: Connection) -> Result<Connection> {
+    if conn.is_readonly("main")? || number(&conn, "PRAGMA query_only")? != 0 {
+        return Err(Error::ReadOnly(PathBuf::new()));
+    }
+    let wanted = crate::clock::millis(BUSY_TIMEOUT);
+    if number(&conn, "PRAGMA busy_timeout")? < wanted {
+        conn.busy_timeout(BUSY_TIMEOUT)?;
+        let found = number(&conn, "PRAGMA busy_timeout")?;
+        taken("busy_timeout", wanted, found, found == wanted)?;
+    }
+    // 2 is FULL; an application that asked for 3, EXTRA, keeps it.
+    if number(&conn, "PRAGMA synchronous")? < 2 {
+        conn.execute_batch("PRAGMA synchronous = FULL")?;
+        let found = number(&conn, "PRAGMA synchronous")?;
+        taken("synchronous", 2, found, found >= 2)?;
+    }
+    Ok(conn)
+}
+
+fn number(conn: &Connection, pragma: &str) -> Result<i64> {
+    Ok(conn.query_row(pragma, [], |row| row.get(0))?)
+}
+
+fn taken(
+    name: &'static str,
+    wanted: impl ToString,
+    found: impl ToString,
+    good: bool,
+) -> Result<()> {
+    match good {
+        true => Ok(()),
+        false => Err(Error::Pragma {
+            name,
+            wanted: wanted.to_string(),
+            found: found.to_string(),
+        }),
+    }
+}
+
+/// Gives a database that has no page yet the write-ahead log. One that has is left as it is.
+///
+/// While another connection writes, SQLite refuses this at once instead of waiting.
+fn write_ahead(conn: &Connection) -> Result<()> {
+    const STEP: Duration = Duration::from_millis(5);
+    let mut waited = Duration::ZERO;
+    loop {
+        if number(conn, "PRAGMA page_count")? > 0 {
+            return Ok(());
+        }
+        let mode = conn.query_row("PRAGMA journal_mode = WAL", [], |row| {
+            row.get::<_, String>(0)
+        });
+        match mode.map_err(Error::from) {
+            Ok(mode) => return taken("journal_mode", "wal", &mode, mode == "wal"),
+            Err(Error::Busy(_)) if waited < BUSY_TIMEOUT => crate::clock::pause(STEP),
+            Err(error) => return Err(error),
+        }
+        waited += STEP;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_sqlite_is_refused_by_name() {
+        assert!(supported(3_035_000, "3.35.0").is_ok());
+        let error = supported(3_034_001, "3.34.1").unwrap_err();
+        assert!(matches!(error, Error::SqliteTooOld(version) if version == "3.34.1"));
+    }
+
+    #[test]
+    fn another_process_may_not_use_the_connections() {
+        let mut opener = Opener::new(Path::new("till.db"), None).unwrap();
+        assert!(opener.check_process().is_ok());
+        opener.process = opener.process.wrapping_add(1);
+        assert!(matches!(opener.check_process(), Err(Error::Forked)));
+        assert!(matches!(opener.open(), Err(Error::Forked)));
+    }
+}

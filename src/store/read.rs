@@ -1,0 +1,348 @@
+//! Looking, without standing in anyone's way: short statements, each its own read transaction,
+//! through the partial indexes and never over the whole table at once.
+//!
+//! Foreign hands may have written what is read here, so no value may make it fail.
+
+use std::collections::BTreeSet;
+
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
+
+use crate::entry::{Attempt, Entry, Filter, Status};
+use crate::error::{Error, Result};
+
+/// Rows that one statement looks at, at most, where there is no index to follow.
+const SLICE: i64 = 5_000;
+
+/// Payload bytes of one list, about: it ends early rather than fill the memory.
+const LIST_BYTES: usize = 8 * 1024 * 1024;
+
+macro_rules! columns {
+    () => {
+        "id, channel, status, next_attempt_at, claims, attempts, ordering_key, message_id,
+         dedupe_key, event_type, recipient, principal, content_type, available_at, expires_at,
+         created_at, last_attempt_at, settled_at, provider_id, last_error, headers, answer, payload"
+    };
+}
+
+/// What a value says as text.
+pub(crate) fn text(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<String>> {
+    Ok(match row.get_ref(column)? {
+        ValueRef::Null => None,
+        ValueRef::Integer(number) => Some(number.to_string()),
+        ValueRef::Real(number) => Some(number.to_string()),
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+            Some(String::from_utf8_lossy(bytes).into_owned())
+        }
+    })
+}
+
+/// What a value says as a whole number.
+pub(crate) fn number(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<i64>> {
+    Ok(match row.get_ref(column)? {
+        ValueRef::Integer(number) => Some(number),
+        #[allow(clippy::cast_possible_truncation)] // saturates
+        ValueRef::Real(number) => Some(number as i64),
+        ValueRef::Null | ValueRef::Text(_) | ValueRef::Blob(_) => None,
+    })
+}
+
+/// The bytes of a text or a blob.
+pub(crate) fn bytes(value: ValueRef<'_>) -> &[u8] {
+    match value {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes,
+        _ => &[],
+    }
+}
+
+fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
+    let word = |column| Ok::<_, rusqlite::Error>(text(row, column)?.unwrap_or_default());
+    let count = |column| Ok::<_, rusqlite::Error>(number(row, column)?.unwrap_or_default());
+    let payload = row.get_ref("payload")?;
+    Ok(Entry {
+        id: count("id")?,
+        channel: word("channel")?,
+        status: Status::parse(&word("status")?).unwrap_or(Status::Unknown),
+        next_attempt_at: count("next_attempt_at")?,
+        claims: count("claims")?,
+        attempts: count("attempts")?,
+        ordering_key: text(row, "ordering_key")?,
+        message_id: word("message_id")?,
+        dedupe_key: word("dedupe_key")?,
+        event_type: text(row, "event_type")?,
+        recipient: text(row, "recipient")?,
+        principal: text(row, "principal")?,
+        content_type: word("content_type")?,
+        available_at: number(row, "available_at")?,
+        expires_at: number(row, "expires_at")?,
+        created_at: count("created_at")?,
+        last_attempt_at: number(row, "last_attempt_at")?,
+        settled_at: number(row, "settled_at")?,
+        provider_id: text(row, "provider_id")?,
+        last_error: text(row, "last_error")?,
+        headers: text(row, "headers")?,
+        answer: text(row, "answer")?,
+        payload: bytes(payload).to_vec(),
+        payload_is_text: matches!(payload, ValueRef::Text(_)),
+    })
+}
+
+/// A channel's name as it is stored, which need not be UTF-8.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Name(Vec<u8>);
+
+impl Name {
+    pub(crate) fn show(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+}
+
+impl ToSql for Name {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Text(&self.0)))
+    }
+}
+
+/// Every channel that has messages or a state: hops from one to the next along the index.
+pub(crate) fn channels(conn: &Connection) -> Result<Vec<Name>> {
+    let mut statement = conn.prepare_cached(
+        "WITH RECURSIVE used (channel) AS (
+           SELECT min(channel) FROM outbox
+           UNION ALL
+           SELECT (SELECT min(o.channel) FROM outbox AS o WHERE o.channel > used.channel)
+             FROM used WHERE used.channel IS NOT NULL)
+         SELECT channel FROM used WHERE channel IS NOT NULL
+         UNION SELECT channel FROM outbox_channel",
+    )?;
+    let names = statement
+        .query_map([], |row| Ok(Name(bytes(row.get_ref(0)?).to_vec())))?
+        .collect::<rusqlite::Result<BTreeSet<_>>>()?;
+    Ok(names.into_iter().collect())
+}
+
+/// Pending, waiting and sending messages of all channels.
+pub(crate) fn unsent(conn: &Connection) -> Result<u64> {
+    let sql = "
+        SELECT (SELECT count(*) FROM outbox INDEXED BY outbox_due
+                 WHERE status = 'pending' OR status = 'sending')
+             + (SELECT count(*) FROM outbox INDEXED BY outbox_lane
+                 WHERE ordering_key IS NOT NULL AND status = 'waiting')";
+    let unsent: i64 = conn.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+    Ok(unsent.unsigned_abs())
+}
+
+/// One message.
+pub(crate) fn get(conn: &Connection, id: i64) -> Result<Option<Entry>> {
+    let sql = concat!("SELECT ", columns!(), " FROM outbox WHERE id = ?1");
+    Ok(conn
+        .prepare_cached(sql)?
+        .query_row([id], entry)
+        .optional()?)
+}
+
+/// The message that has this key.
+pub(crate) fn by_key(conn: &Connection, channel: &str, key: &str) -> Result<Option<Entry>> {
+    let sql = concat!(
+        "SELECT ",
+        columns!(),
+        " FROM outbox WHERE channel = ?1 AND dedupe_key = ?2"
+    );
+    let mut statement = conn.prepare_cached(sql)?;
+    Ok(statement.query_row([channel, key], entry).optional()?)
+}
+
+/// The message that a person calls `which`: its id, its dedupe key or its message id.
+pub(crate) fn find(conn: &Connection, which: &str, channel: Option<&str>) -> Result<Entry> {
+    let mut ids = BTreeSet::new();
+    let mut statement =
+        conn.prepare_cached("SELECT id FROM outbox WHERE channel = ?1 AND dedupe_key = ?2")?;
+    for name in chosen(conn, channel)? {
+        let id = statement.query_row(params![name, which], |row| row.get::<_, i64>(0));
+        ids.extend(id.optional()?);
+    }
+    let wanted = |it: &Entry| channel.is_none_or(|channel| it.channel == channel);
+    if let Ok(id) = which.parse() {
+        ids.extend(get(conn, id)?.filter(wanted).map(|it| it.id));
+    }
+    if ids.is_empty() {
+        ids.extend(by_message_id(conn, which)?);
+    }
+    let mut ids = ids.into_iter();
+    match (ids.next(), ids.next()) {
+        (Some(id), None) => get(conn, id)?
+            .filter(wanted)
+            .ok_or_else(|| Error::NotFound(which.into())),
+        (Some(_), Some(_)) => Err(Error::Ambiguous(which.into())),
+        (None, _) => Err(Error::NotFound(which.into())),
+    }
+}
+
+/// Nothing indexes the message id, which only people on the phone ask for; newest first.
+fn by_message_id(conn: &Connection, message_id: &str) -> Result<Option<i64>> {
+    let mut statement = conn.prepare_cached(
+        "SELECT id FROM outbox WHERE id > ?1 AND id <= ?2 AND message_id = ?3 LIMIT 1",
+    )?;
+    let mut to = edge(conn, "SELECT max(id) FROM outbox")?;
+    let first = edge(conn, "SELECT min(id) FROM outbox")?;
+    while to >= first && to > 0 {
+        let from = to.saturating_sub(SLICE);
+        let id = statement.query_row(params![from, to, message_id], |row| row.get(0));
+        if let Some(id) = id.optional()? {
+            return Ok(Some(id));
+        }
+        to = edge_at(conn, "SELECT max(id) FROM outbox WHERE id <= ?1", from)?;
+    }
+    Ok(None)
+}
+
+fn edge(conn: &Connection, sql: &str) -> Result<i64> {
+    let id: Option<i64> = conn.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+    Ok(id.unwrap_or(0))
+}
+
+fn edge_at(conn: &Connection, sql: &str, id: i64) -> Result<i64> {
+    let id: Option<i64> = conn
+        .prepare_cached(sql)?
+        .query_row([id], |row| row.get(0))?;
+    Ok(id.unwrap_or(0))
+}
+
+fn chosen(conn: &Connection, channel: Option<&str>) -> Result<Vec<Name>> {
+    match channel {
+        Some(channel) => Ok(vec![Name(channel.into())]),
+        None => channels(conn),
+    }
+}
+
+/// Messages by id, a page of them.
+pub(crate) fn list(conn: &Connection, filter: &Filter) -> Result<Vec<Entry>> {
+    match filter.status {
+        // What was sent stands nearly side by side; the others are few or have an index of theirs.
+        None | Some(Status::Sent | Status::Unknown) => by_slices(conn, filter),
+        Some(status) => by_index(conn, filter, status),
+    }
+}
+
+fn by_slices(conn: &Connection, filter: &Filter) -> Result<Vec<Entry>> {
+    let sql = concat!(
+        "SELECT ",
+        columns!(),
+        " FROM outbox WHERE id > ?1 AND id <= ?2 AND (?3 IS NULL OR channel = ?3)
+             AND (?4 IS NULL OR status = ?4) ORDER BY id LIMIT ?5"
+    );
+    let mut statement = conn.prepare_cached(sql)?;
+    let status = filter.status.map(Status::as_str);
+    let mut page = Page::new(filter.bound());
+    let next = "SELECT min(id) FROM outbox WHERE id > ?1";
+    let mut first = edge_at(conn, next, filter.after)?;
+    while first > 0 && !page.is_full() {
+        let (from, to) = (first - 1, first.saturating_add(SLICE - 1));
+        let room = i64::try_from(page.room()).unwrap_or(i64::MAX);
+        let mut rows = statement.query(params![from, to, filter.channel, status, room])?;
+        while let Some(row) = rows.next()?
+            && !page.is_full()
+        {
+            page.add(entry(row)?);
+        }
+        drop(rows);
+        first = edge_at(conn, next, to)?;
+    }
+    Ok(page.entries)
+}
+
+fn by_index(conn: &Connection, filter: &Filter, status: Status) -> Result<Vec<Entry>> {
+    let sql = match status {
+        Status::Pending => {
+            "SELECT id FROM outbox INDEXED BY outbox_due
+              WHERE channel = ?1 AND status = 'pending' AND id > ?2 ORDER BY id LIMIT ?3"
+        }
+        Status::Sending => {
+            "SELECT id FROM outbox INDEXED BY outbox_due
+              WHERE channel = ?1 AND status = 'sending' AND id > ?2 ORDER BY id LIMIT ?3"
+        }
+        Status::Waiting => {
+            "SELECT id FROM outbox INDEXED BY outbox_lane
+              WHERE channel = ?1 AND ordering_key IS NOT NULL AND status = 'waiting' AND id > ?2
+              ORDER BY id LIMIT ?3"
+        }
+        Status::Dead => {
+            "SELECT id FROM outbox INDEXED BY outbox_dead_rows
+              WHERE channel = ?1 AND status = 'dead' AND id > ?2 ORDER BY id LIMIT ?3"
+        }
+        Status::Expired => {
+            "SELECT id FROM outbox INDEXED BY outbox_settled
+              WHERE channel = ?1 AND status = 'expired' AND id > ?2 ORDER BY id LIMIT ?3"
+        }
+        _ => {
+            "SELECT id FROM outbox INDEXED BY outbox_settled
+              WHERE channel = ?1 AND status = 'cancelled' AND id > ?2 ORDER BY id LIMIT ?3"
+        }
+    };
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut page = Page::new(filter.bound());
+    let room = i64::try_from(page.room()).unwrap_or(i64::MAX);
+    let mut ids = BTreeSet::new();
+    for name in chosen(conn, filter.channel.as_deref())? {
+        let found = statement.query_map(params![name, filter.after, room], |row| row.get(0))?;
+        ids.extend(found.collect::<rusqlite::Result<Vec<i64>>>()?);
+    }
+    for id in ids {
+        if page.is_full() {
+            break;
+        }
+        // It may have moved on since.
+        if let Some(entry) = get(conn, id)?.filter(|it| it.status == status) {
+            page.add(entry);
+        }
+    }
+    Ok(page.entries)
+}
+
+/// A list under way, bounded in rows and in bytes.
+struct Page {
+    entries: Vec<Entry>,
+    bound: usize,
+    bytes: usize,
+}
+
+impl Page {
+    fn new(bound: usize) -> Self {
+        Self {
+            entries: Vec::new(),
+            bound,
+            bytes: 0,
+        }
+    }
+
+    fn room(&self) -> usize {
+        self.bound.saturating_sub(self.entries.len())
+    }
+
+    fn is_full(&self) -> bool {
+        self.room() == 0 || self.bytes >= LIST_BYTES
+    }
+
+    fn add(&mut self, entry: Entry) {
+        self.bytes = self.bytes.saturating_add(entry.payload.len());
+        self.entries.push(entry);
+    }
+}
+
+/// The failed attempts of a message that are still remembered, oldest first.
+pub(crate) fn attempts(conn: &Connection, id: i64) -> Result<Vec<Attempt>> {
+    let mut statement = conn.prepare_cached(
+        "SELECT at, duration_ms, outcome, http_status, charged, error
+           FROM outbox_attempt WHERE message = ?1 ORDER BY id LIMIT 1000",
+    )?;
+    let attempts = statement.query_map([id], |row| {
+        Ok(Attempt {
+            at: number(row, "at")?.unwrap_or_default(),
+            duration_ms: number(row, "duration_ms")?,
+            outcome: text(row, "outcome")?.unwrap_or_default(),
+            http_status: number(row, "http_status")?,
+            charged: number(row, "charged")?.filter(|it| *it > 0),
+            error: text(row, "error")?,
+        })
+    })?;
+    Ok(attempts.collect::<rusqlite::Result<Vec<_>>>()?)
+}

@@ -1,0 +1,3 @@
+//! What a program sees of the outbox.
+
+mod enqueue;
