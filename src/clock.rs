@@ -4,7 +4,7 @@
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 /// A source of time.
 ///
@@ -17,17 +17,33 @@ pub trait Clock: Debug + Send + Sync {
     fn monotonic(&self) -> Duration;
 }
 
+/// One reading of both clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Instant {
+    pub(crate) wall: i64,
+    pub(crate) monotonic: Duration,
+}
+
+impl Instant {
+    pub(crate) fn read(clock: &dyn Clock) -> Self {
+        Self {
+            wall: clock.wall(),
+            monotonic: clock.monotonic(),
+        }
+    }
+}
+
 /// The machine's own clock.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock {
-    started: Instant,
+    started: std::time::Instant,
 }
 
 impl Default for SystemClock {
     #[allow(clippy::disallowed_methods)]
     fn default() -> Self {
         Self {
-            started: Instant::now(),
+            started: std::time::Instant::now(),
         }
     }
 }

@@ -3,14 +3,17 @@
 mod circuit;
 mod clock;
 mod dispatch;
+mod drain;
 mod entry;
 mod error;
 mod message;
 mod observer;
 mod options;
 mod outbox;
+mod pump;
 mod retry;
 mod schema;
+mod settings;
 mod stats;
 mod store;
 mod verdict;
@@ -24,8 +27,10 @@ pub use message::{DEFAULT_MAX_PAYLOAD, Enqueued, MAX_HEADERS, MAX_NAME, Message,
 pub use observer::{Event, Observer};
 pub use options::Options;
 pub use outbox::Outbox;
+pub use pump::{Health, Pump, Tally};
 pub use retry::{Hold, Policy};
 pub use schema::{SCHEMA, SCHEMA_VERSION};
+pub use settings::{SettleSync, Settings};
 pub use stats::{ChannelState, ChannelStats, Counts, Stats};
 pub use store::pool::PooledConnection;
 

@@ -1,7 +1,16 @@
-//! The only place with SQL.
+//! The only SQL.
 
+pub(crate) mod channel;
+pub(crate) mod claim;
 pub(crate) mod connect;
 pub(crate) mod enqueue;
 pub(crate) mod pool;
 pub(crate) mod read;
+pub(crate) mod settle;
 pub(crate) mod stats;
+pub(crate) mod upkeep;
+
+/// A number of rows as SQLite takes it.
+pub(crate) fn rows(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}

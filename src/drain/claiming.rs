@@ -1,0 +1,237 @@
+//! The second half of the transaction: what goes out next, fair among channels.
+
+use std::sync::Arc;
+
+use crate::circuit::{Admission, Turn};
+use crate::clock::Dice;
+use crate::dispatch::Delivery;
+use crate::drain::flight::{ClaimedRun, Lease};
+use crate::drain::transact::{Channels, Effects, Transact, Trouble};
+use crate::observer::Event;
+use crate::store::claim::{self, Candidate, Range};
+use crate::store::settle;
+
+/// Payload bytes this process holds at most, beyond one message for each channel.
+const MAX_BYTES: usize = 16 * 1024 * 1024;
+
+/// What is still free in this transaction.
+struct Room {
+    messages: usize,
+    bytes: usize,
+}
+
+impl Transact<'_> {
+    pub(crate) fn claim(
+        &self,
+        names: &[String],
+        channels: &mut Channels,
+        dice: &mut Dice,
+        effects: &mut Effects,
+    ) -> Result<(), Trouble> {
+        let mut due = Vec::new();
+        for name in names {
+            let first = claim::first_pending(self.conn, name)?;
+            if first.is_some_and(|first| first <= self.at.wall) {
+                due.push(name);
+            }
+        }
+        let landed = effects.changes.landed.len();
+        let out = self.memory.flight.messages().saturating_sub(landed);
+        let capacity = self.settings.capacity();
+        let share = (capacity / due.len().max(1)).max(1);
+        let mut room = Room {
+            messages: capacity.saturating_sub(out).min(self.batch),
+            bytes: MAX_BYTES.saturating_sub(self.memory.flight.bytes()),
+        };
+        for name in due {
+            let (runs, messages) = self.out(name, effects);
+            match channels.get(name).admission(self.at.wall) {
+                Admission::Closed(_) => {}
+                Admission::Probe(turn) => {
+                    if !self.memory.flight.probing(name) {
+                        self.probe(name, turn, channels, dice, effects)?;
+                    }
+                }
+                Admission::Open => {
+                    let ceiling = self.memory.ceiling(name, self.settings).min(share);
+                    let mut allowed = Room {
+                        messages: ceiling.saturating_sub(messages).min(room.messages),
+                        bytes: room.bytes,
+                    };
+                    // A channel with nothing under way is never kept waiting by the others.
+                    if messages == 0 {
+                        allowed.messages = allowed.messages.max(1);
+                        allowed.bytes = allowed.bytes.max(1);
+                    }
+                    let runs = self.memory.pace(name).saturating_sub(runs);
+                    let before = allowed.messages;
+                    self.fill(name, runs, &mut allowed, effects)?;
+                    room.messages = room.messages.saturating_sub(before - allowed.messages);
+                    room.bytes = room.bytes.min(allowed.bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs and messages of the channel that are out and were not settled just now.
+    fn out(&self, name: &str, effects: &Effects) -> (usize, usize) {
+        let (runs, messages) = self.memory.flight.of(name);
+        let mut settled = 0;
+        let mut ended = 0;
+        for (number, group) in landed_by_run(&effects.changes.landed) {
+            if let Some(run) = self
+                .memory
+                .flight
+                .get(number)
+                .filter(|run| run.channel == name)
+            {
+                settled += group;
+                ended += usize::from(group >= run.open.len());
+            }
+        }
+        (runs.saturating_sub(ended), messages.saturating_sub(settled))
+    }
+
+    /// One message, so that nothing else is risked: the turn's choice, or the other one's.
+    fn probe(
+        &self,
+        name: &str,
+        turn: Turn,
+        channels: &mut Channels,
+        dice: &mut Dice,
+        effects: &mut Effects,
+    ) -> Result<(), Trouble> {
+        let order = match turn {
+            Turn::Fresh => [(Turn::Fresh, Range::Newest), (Turn::Retry, Range::Retries)],
+            Turn::Retry => [(Turn::Retry, Range::Retries), (Turn::Fresh, Range::Newest)],
+        };
+        for (took, range) in order {
+            for head in claim::candidates(self.conn, range, name, self.at.wall, 4)? {
+                let mut room = Room {
+                    messages: 1,
+                    bytes: 1,
+                };
+                if self.launch(name, head, true, &mut room, effects)? {
+                    channels.get(name).take_probe(took, self.at.wall, dice);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Due retries in at most half of the room, then fresh ones, then what retries there are left.
+    fn fill(
+        &self,
+        name: &str,
+        mut runs: usize,
+        room: &mut Room,
+        effects: &mut Effects,
+    ) -> Result<(), Trouble> {
+        let steps = [
+            (Range::Retries, room.messages.div_ceil(2)),
+            (Range::Fresh, usize::MAX),
+            (Range::Retries, usize::MAX),
+        ];
+        for (range, share) in steps {
+            let limit = share.min(room.messages).min(runs);
+            if limit == 0 || room.bytes == 0 {
+                continue;
+            }
+            for head in claim::candidates(self.conn, range, name, self.at.wall, limit)? {
+                if room.messages == 0 || room.bytes == 0 || runs == 0 {
+                    break;
+                }
+                if self.launch(name, head, false, room, effects)? {
+                    runs -= 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims a message, with the followers of its ordering key, as one run.
+    fn launch(
+        &self,
+        name: &str,
+        head: Candidate,
+        probe: bool,
+        room: &mut Room,
+        effects: &mut Effects,
+    ) -> Result<bool, Trouble> {
+        let (wall, monotonic) = self.lease();
+        let Some(first) = self.take(head.id, wall, effects)? else {
+            return Ok(false);
+        };
+        let policy = self.settings.policy_of(name);
+        let spend = |room: &mut Room, delivery: &Delivery| {
+            room.messages = room.messages.saturating_sub(1);
+            room.bytes = room.bytes.saturating_sub(delivery.payload.len());
+        };
+        spend(room, &first);
+        let mut deliveries = vec![first];
+        if let Some(key) = head.ordering_key.filter(|_| !probe) {
+            let limit = policy.run_length.saturating_sub(1).min(room.messages);
+            for id in claim::followers(self.conn, name, &key, head.id, self.at.wall, limit)? {
+                if room.bytes == 0 {
+                    break;
+                }
+                // A broken follower ends the run; the lane goes on after it next time.
+                let Some(next) = self.take(id, wall, effects)? else {
+                    break;
+                };
+                spend(room, &next);
+                deliveries.push(next);
+            }
+        }
+        let number = self.memory.next_run + effects.runs.len() as u64;
+        effects
+            .changes
+            .launched
+            .push((probe, self.dispatcher.time_limit(name)));
+        effects.runs.push(ClaimedRun {
+            number,
+            channel: name.to_owned(),
+            lease: Arc::new(Lease::new(wall, monotonic)),
+            deliveries,
+        });
+        Ok(true)
+    }
+
+    /// Claims one row. One that cannot be sent becomes a dead letter with the reason.
+    fn take(
+        &self,
+        id: i64,
+        lease: i64,
+        effects: &mut Effects,
+    ) -> Result<Option<Delivery>, Trouble> {
+        if self.memory.untouchable.contains(&id) {
+            return Ok(None);
+        }
+        let taken = self.guarded(id, effects, |_| {
+            claim::take(self.conn, id, lease, self.instance)
+        })?;
+        match taken.flatten() {
+            Some(Ok(delivery)) => Ok(Some(delivery)),
+            Some(Err(reason)) => {
+                settle::quarantine(self.conn, id, &reason, self.at.wall)?;
+                effects.events.push(Event::Dead {
+                    id,
+                    channel: String::new(),
+                    error: reason,
+                });
+                Ok(None)
+            }
+            None => Ok(None),
+        }
+    }
+}
+
+fn landed_by_run(landed: &[(u64, i64)]) -> std::collections::HashMap<u64, usize> {
+    let mut groups = std::collections::HashMap::new();
+    for (run, _) in landed {
+        *groups.entry(*run).or_default() += 1;
+    }
+    groups
+}

@@ -1,0 +1,235 @@
+//! What this process has claimed and not yet recorded.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use crate::clock::{Instant, millis};
+use crate::dispatch::{Delivery, Outcome};
+
+/// How long a run may be sent, on both clocks: wall time is what other processes see, monotonic
+/// time is what a clock that was set back cannot stretch. Shared with the worker.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    wall: AtomicI64,
+    monotonic: AtomicI64,
+    /// Monotonic milliseconds since when a message of the run is on the wire, or -1.
+    sending_since: AtomicI64,
+}
+
+impl Lease {
+    pub(crate) fn new(wall: i64, monotonic: Duration) -> Self {
+        Self {
+            wall: AtomicI64::new(wall),
+            monotonic: AtomicI64::new(millis(monotonic)),
+            sending_since: AtomicI64::new(-1),
+        }
+    }
+
+    /// Whether both clocks say that the claim is still ours.
+    pub(crate) fn holds(&self, at: Instant) -> bool {
+        self.left(at) > 0
+    }
+
+    pub(crate) fn extend(&self, wall: i64, monotonic: Duration) {
+        self.wall.store(wall, Ordering::Release);
+        self.monotonic.store(millis(monotonic), Ordering::Release);
+    }
+
+    pub(crate) fn void(&self) {
+        self.extend(i64::MIN, Duration::ZERO);
+    }
+
+    pub(crate) fn sending(&self, since: Option<Duration>) {
+        self.sending_since
+            .store(since.map_or(-1, millis), Ordering::Release);
+    }
+
+    /// Whether the call under way has taken longer than `limit`.
+    fn overdue(&self, now: Duration, limit: Duration) -> bool {
+        let since = self.sending_since.load(Ordering::Acquire);
+        since >= 0 && millis(now).saturating_sub(since) > millis(limit)
+    }
+
+    /// Milliseconds until the first of both clocks says it is over.
+    fn left(&self, at: Instant) -> i64 {
+        let monotonic = self.monotonic.load(Ordering::Acquire);
+        let wall = self.wall.load(Ordering::Acquire);
+        monotonic
+            .saturating_sub(millis(at.monotonic))
+            .min(wall.saturating_sub(at.wall))
+    }
+}
+
+/// Messages claimed together for one worker, to be sent in this order.
+#[derive(Debug)]
+pub(crate) struct ClaimedRun {
+    pub(crate) number: u64,
+    pub(crate) channel: String,
+    pub(crate) lease: Arc<Lease>,
+    pub(crate) deliveries: Vec<Delivery>,
+}
+
+/// What is known of one message of a run.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) run: u64,
+    pub(crate) id: i64,
+    pub(crate) claims: i64,
+    pub(crate) elapsed_ms: i64,
+    pub(crate) told: Told,
+}
+
+/// What a worker says about one message.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// It was sent, and this came back.
+    Outcome(Box<Delivery>, Outcome),
+    /// It was not sent.
+    Released,
+    /// The call was broken off by a stop: nobody knows, and nobody is charged.
+    Interrupted,
+}
+
+/// A run as the drain remembers it.
+#[derive(Debug)]
+pub(crate) struct Flown {
+    pub(crate) channel: String,
+    pub(crate) probe: bool,
+    pub(crate) lease: Arc<Lease>,
+    pub(crate) limit: Duration,
+    /// `(id, claims)` of what is not recorded yet.
+    pub(crate) open: Vec<(i64, i64)>,
+    pub(crate) bytes: usize,
+}
+
+/// All runs under way, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    runs: HashMap<u64, Flown>,
+}
+
+impl Flight {
+    pub(crate) fn launch(&mut self, run: &ClaimedRun, probe: bool, limit: Duration) {
+        let flown = Flown {
+            channel: run.channel.clone(),
+            probe,
+            lease: Arc::clone(&run.lease),
+            limit,
+            open: run
+                .deliveries
+                .iter()
+                .map(|it| (it.id, i64::from(it.attempt)))
+                .collect(),
+            bytes: run.deliveries.iter().map(|it| it.payload.len()).sum(),
+        };
+        self.runs.insert(run.number, flown);
+    }
+
+    /// Forgets a message that was recorded, and its run with the last one.
+    pub(crate) fn land(&mut self, run: u64, id: i64) {
+        if let Some(flown) = self.runs.get_mut(&run) {
+            flown.open.retain(|(open, _)| *open != id);
+            if flown.open.is_empty() {
+                self.runs.remove(&run);
+            }
+        }
+    }
+
+    /// Forgets a run whose claim has passed on; its worker sends nothing more of it.
+    pub(crate) fn lose(&mut self, run: u64) {
+        if let Some(flown) = self.runs.remove(&run) {
+            flown.lease.void();
+        }
+    }
+
+    /// Everything not recorded yet, as given back.
+    pub(crate) fn give_back(&self, interrupted: bool) -> Vec<Report> {
+        let open = |(number, run): (&u64, &Flown)| {
+            let number = *number;
+            run.open
+                .clone()
+                .into_iter()
+                .map(move |(id, claims)| Report {
+                    run: number,
+                    id,
+                    claims,
+                    elapsed_ms: 0,
+                    told: if interrupted {
+                        Told::Interrupted
+                    } else {
+                        Told::Released
+                    },
+                })
+        };
+        self.runs.iter().flat_map(open).collect()
+    }
+
+    pub(crate) fn get(&self, run: u64) -> Option<&Flown> {
+        self.runs.get(&run)
+    }
+
+    pub(crate) fn holds(&self, id: i64, claims: i64) -> bool {
+        self.runs
+            .values()
+            .any(|run| run.open.contains(&(id, claims)))
+    }
+
+    pub(crate) fn messages(&self) -> usize {
+        self.runs.values().map(|run| run.open.len()).sum()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.runs.values().map(|run| run.bytes).sum()
+    }
+
+    /// Runs and messages of one channel.
+    pub(crate) fn of(&self, channel: &str) -> (usize, usize) {
+        self.runs
+            .values()
+            .filter(|run| run.channel == channel)
+            .fold((0, 0), |(runs, messages), run| {
+                (runs + 1, messages + run.open.len())
+            })
+    }
+
+    pub(crate) fn probing(&self, channel: &str) -> bool {
+        self.runs
+            .values()
+            .any(|run| run.probe && run.channel == channel)
+    }
+
+    /// Runs whose lease is half spent, and those whose call has taken too long or whose lease
+    /// ended in spite of all: these are not ours any more.
+    pub(crate) fn leases_at(&self, at: Instant, lease: Duration) -> (Vec<u64>, Vec<u64>) {
+        let mut renew = Vec::new();
+        let mut lost = Vec::new();
+        for (number, run) in &self.runs {
+            if run.lease.overdue(at.monotonic, run.limit) {
+                if run.lease.left(at) <= 0 {
+                    lost.push(*number);
+                }
+            } else if run.lease.left(at) <= millis(lease) / 2 {
+                renew.push(*number);
+            }
+        }
+        (renew, lost)
+    }
+
+    /// Milliseconds until the first lease is half spent.
+    pub(crate) fn next_renewal(&self, at: Instant, lease: Duration) -> Option<i64> {
+        self.runs
+            .values()
+            .map(|run| {
+                let left = run.lease.left(at);
+                let due = if run.lease.overdue(at.monotonic, run.limit) {
+                    left
+                } else {
+                    left - millis(lease) / 2
+                };
+                due.max(0)
+            })
+            .min()
+    }
+}

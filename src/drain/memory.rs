@@ -1,0 +1,186 @@
+//! What the drain remembers between cycles. It changes in [`Memory::apply`], after a commit, and
+//! nowhere else but for wishes that come from outside.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use crate::circuit::Channel;
+use crate::drain::flight::{ClaimedRun, Flight};
+use crate::retry::GIVE_BACK_MAX;
+use crate::retry::HOLD_MAX;
+use crate::settings::Settings;
+use crate::store::claim::Stale;
+
+/// A stale claim must be seen twice, this far apart on our own monotonic clock, before it is taken:
+/// an application that held the write lock, a clock that jumped or a laptop that woke up must not
+/// make living claims look dead.
+pub(crate) const STEAL_AFTER: Duration = Duration::from_secs(2);
+
+/// Runs a channel may have under way before anything was delivered; each delivery allows one more.
+const PACE_START: usize = 2;
+/// A pace that no longer limits anything.
+const PACE_FULL: usize = 4096;
+
+/// A claim of someone else that was seen stale, and since when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Suspect {
+    pub(crate) seen: Duration,
+    pub(crate) channel: String,
+    pub(crate) stale: Stale,
+}
+
+/// A wish to make messages due earlier: those due within a range of spans from now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pull {
+    pub(crate) after: i64,
+    pub(crate) until: i64,
+    /// Whether probes come forward too.
+    pub(crate) probes: bool,
+}
+
+impl Pull {
+    pub(crate) const GIVEN_BACK: Self = Self {
+        after: 0,
+        until: GIVE_BACK_MAX,
+        probes: true,
+    };
+    pub(crate) const EVERYTHING: Self = Self {
+        after: 0,
+        until: i64::MAX,
+        probes: true,
+    };
+    /// Due times no honest wait can have set: a clock that ran ahead did.
+    pub(crate) const REPAIR: Self = Self {
+        after: 2 * HOLD_MAX,
+        until: i64::MAX,
+        probes: false,
+    };
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    pub(crate) flight: Flight,
+    /// Messages in flight after the last claim: half of it is low water.
+    pub(crate) level: usize,
+    /// The image of `outbox_channel`, and whether someone else may have written it since.
+    pub(crate) channels: HashMap<String, Channel>,
+    pub(crate) channels_stale: bool,
+    pace: HashMap<String, usize>,
+    pub(crate) suspects: HashMap<i64, Suspect>,
+    pub(crate) pulls: Vec<Pull>,
+    /// Rows that refuse every write; left alone until this process ends.
+    pub(crate) untouchable: HashSet<i64>,
+    /// Messages whose hook ended the transaction, and what it said.
+    pub(crate) hookless: HashMap<i64, String>,
+    pub(crate) next_run: u64,
+    /// Where the next round of channels begins.
+    pub(crate) cursor: Vec<u8>,
+}
+
+/// What a committed transaction changes in memory.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// `(run, id)` of what was recorded.
+    pub(crate) landed: Vec<(u64, i64)>,
+    pub(crate) renewed: Vec<(u64, i64, Duration)>,
+    pub(crate) lost: Vec<u64>,
+    /// Launched runs in the order of `Effects::runs`: probe, time limit.
+    pub(crate) launched: Vec<(bool, Duration)>,
+    /// All channels as they stand now, when they were read or changed.
+    pub(crate) channels: Option<HashMap<String, Channel>>,
+    pub(crate) delivered: HashMap<String, usize>,
+    pub(crate) opened: Vec<String>,
+    pub(crate) suspects: Option<HashMap<i64, Suspect>>,
+    pub(crate) pulls_done: usize,
+    pub(crate) untouchable: Vec<i64>,
+    pub(crate) cursor: Option<Vec<u8>>,
+}
+
+impl Memory {
+    pub(crate) fn new(channels: HashMap<String, Channel>) -> Self {
+        Self {
+            channels,
+            ..Self::default()
+        }
+    }
+
+    /// Runs a channel may have under way at most, for a slow start.
+    pub(crate) fn pace(&self, channel: &str) -> usize {
+        self.pace.get(channel).copied().unwrap_or(PACE_START)
+    }
+
+    /// Messages the channel may claim ahead at most, whoever else wants some.
+    pub(crate) fn ceiling(&self, channel: &str, settings: &Settings) -> usize {
+        let policy = settings.policy_of(channel);
+        let requests = policy.max_in_flight.unwrap_or(settings.workers);
+        requests.min(settings.workers) * settings.prefetch
+    }
+
+    /// Whether one more message of the channel could be claimed. A channel that has none under way
+    /// always has room for one.
+    pub(crate) fn has_room(&self, channel: &str, settings: &Settings) -> bool {
+        let (runs, messages) = self.flight.of(channel);
+        messages == 0
+            || (runs < self.pace(channel)
+                && messages < self.ceiling(channel, settings)
+                && self.flight.messages() < settings.capacity())
+    }
+
+    /// When the first suspect may be taken, on the monotonic clock.
+    pub(crate) fn next_suspect(&self) -> Option<Duration> {
+        self.suspects
+            .values()
+            .map(|suspect| suspect.seen.saturating_add(STEAL_AFTER))
+            .min()
+    }
+
+    /// Whether the channel's suspects are known and none is ripe.
+    pub(crate) fn suspects_wait(&self, channel: &str, now: Duration) -> bool {
+        let mut known = self
+            .suspects
+            .values()
+            .filter(|suspect| suspect.channel == channel)
+            .peekable();
+        known.peek().is_some()
+            && known.all(|suspect| now < suspect.seen.saturating_add(STEAL_AFTER))
+    }
+
+    pub(crate) fn apply(&mut self, changes: Changes, runs: &[ClaimedRun]) {
+        for (run, id) in changes.landed {
+            self.flight.land(run, id);
+            self.hookless.remove(&id);
+        }
+        for (run, wall, monotonic) in changes.renewed {
+            if let Some(flown) = self.flight.get(run) {
+                flown.lease.extend(wall, monotonic);
+            }
+        }
+        for run in changes.lost {
+            self.flight.lose(run);
+        }
+        for (run, (probe, limit)) in runs.iter().zip(changes.launched) {
+            self.flight.launch(run, probe, limit);
+            self.next_run = self.next_run.max(run.number + 1);
+        }
+        self.level = self.flight.messages();
+        if let Some(channels) = changes.channels {
+            self.channels = channels;
+            self.channels_stale = false;
+        }
+        for (channel, delivered) in changes.delivered {
+            let pace = self.pace(&channel).saturating_add(delivered).min(PACE_FULL);
+            self.pace.insert(channel, pace);
+        }
+        for channel in changes.opened {
+            self.pace.insert(channel, 1);
+        }
+        if let Some(suspects) = changes.suspects {
+            self.suspects = suspects;
+        }
+        self.pulls.drain(..changes.pulls_done.min(self.pulls.len()));
+        self.untouchable.extend(changes.untouchable);
+        if let Some(cursor) = changes.cursor {
+            self.cursor = cursor;
+        }
+    }
+}

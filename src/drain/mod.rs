@@ -1,0 +1,490 @@
+//! The drain decides: what is claimed, what became of it, when to look again. It owns the store's
+//! connection, the circuits and the dice, and starts no threads.
+//!
+//! One cycle is one transaction (see [`Drainer::cycle`]). Memory changes only after its commit.
+
+mod claiming;
+mod flight;
+mod memory;
+mod settling;
+mod transact;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+
+use crate::circuit::Admission;
+use crate::clock::{Clock, Dice, Instant, millis};
+use crate::dispatch::{Delivery, Dispatcher, Receipt};
+use crate::error::{Error, Result};
+use crate::observer::Event;
+use crate::settings::{MAX_LEASE, Settings, SettleSync};
+use crate::store::{channel, claim, upkeep};
+
+pub(crate) use flight::{ClaimedRun, Lease, Report, Told};
+use memory::{Memory, Pull};
+pub(crate) use settling::panic_text;
+use transact::{Effects, Transact, Trouble};
+use watch::ClockWatch;
+
+/// Runs inside the transaction that records a delivery.
+pub(crate) type Hook = dyn Fn(&Connection, &Delivery, &Receipt) -> anyhow::Result<()> + Send + Sync;
+
+/// A cycle waits this long after the first report for others to come.
+const LINGER: Duration = Duration::from_millis(5);
+/// After a failed write; busy is no failure and tried again after [`LINGER`].
+const AFTER_FAILURE: Duration = Duration::from_millis(500);
+/// How often lanes without a head are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(300);
+/// Lanes looked at per cycle.
+const SWEEP_STEP: usize = 200;
+/// Channels looked at per cycle.
+const CHANNELS: usize = 256;
+/// Rows per transaction, most and least.
+const BATCH: usize = 64;
+const BATCH_MIN: usize = 16;
+/// What a transaction should not hold the lock for longer than.
+const HOLD: Duration = Duration::from_millis(2);
+
+/// What one cycle did.
+#[derive(Debug, Default)]
+pub(crate) struct Cycle {
+    /// To be handed to workers.
+    pub(crate) runs: Vec<ClaimedRun>,
+    pub(crate) events: Vec<Event>,
+    /// How long nothing needs to be done, unless a report comes.
+    pub(crate) wait: Duration,
+    /// Nothing is due, under way, or claimed by anyone that could be served now.
+    pub(crate) idle: bool,
+    /// The write that failed, if one did. What was to be written is kept.
+    pub(crate) error: Option<Error>,
+}
+
+/// What a drain does, cycle by cycle.
+pub(crate) struct Drainer {
+    /// Never lent out, so that `data_version` tells of every other connection.
+    conn: Connection,
+    clock: Arc<dyn Clock>,
+    settings: Settings,
+    hook: Option<Arc<Hook>>,
+    instance: Arc<str>,
+    dice: Dice,
+    memory: Memory,
+    watch: ClockWatch,
+    /// Reports that are not recorded yet, and since when the first one waits.
+    reports: Vec<Report>,
+    first_report: Option<Duration>,
+    /// The write lock is left to others until then.
+    not_before: Duration,
+    batch: usize,
+    data_version: i64,
+    /// When to look even if nobody wrote.
+    look_at: Duration,
+    sweep: Option<upkeep::LaneCursor>,
+    sweep_at: Duration,
+    broken_lanes: Vec<(String, String)>,
+    stopping: bool,
+}
+
+impl std::fmt::Debug for Drainer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Drainer")
+            .field("memory", &self.memory)
+            .field("reports", &self.reports.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a look at the file found, without writing.
+#[derive(Debug, Default)]
+struct Look {
+    /// Something can be claimed, taken back or expired now.
+    due: bool,
+    /// Someone else holds claims in a channel that could be served.
+    foreign: bool,
+    /// The next moment something becomes due, in wall time.
+    next: Option<i64>,
+}
+
+impl Look {
+    fn at(&mut self, due: i64, now: i64) {
+        if due <= now {
+            self.due = true;
+        } else {
+            self.next = Some(self.next.map_or(due, |next| next.min(due)));
+        }
+    }
+}
+
+impl Drainer {
+    /// `conn` must be a connection of the drain's own.
+    pub(crate) fn new(
+        conn: Connection,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+        hook: Option<Arc<Hook>>,
+        instance: Arc<str>,
+    ) -> Result<Self> {
+        conn.busy_handler(Some(be_patient))?;
+        conn.set_prepared_statement_cache_capacity(64);
+        if settings.settle_sync == SettleSync::Normal && is_wal(&conn)? {
+            conn.pragma_update(None, "synchronous", "NORMAL")?;
+        }
+        let at = Instant::read(clock.as_ref());
+        Ok(Self {
+            watch: ClockWatch::new(at, upkeep::newest_enqueue(&conn)?),
+            memory: Memory::new(channel::load_all(&conn)?),
+            data_version: data_version(&conn)?,
+            conn,
+            clock,
+            settings,
+            hook,
+            instance,
+            dice: Dice::random(),
+            reports: Vec::new(),
+            first_report: None,
+            not_before: Duration::ZERO,
+            batch: BATCH,
+            look_at: Duration::ZERO,
+            sweep: Some(upkeep::LaneCursor::default()),
+            sweep_at: at.monotonic,
+            broken_lanes: Vec::new(),
+            stopping: false,
+        })
+    }
+
+    /// Brings probes forward, and messages that were given back with a short delay: connectivity
+    /// may be back. With `all`, back-off is ignored once as well; schedules never are.
+    pub(crate) fn wake(&mut self, all: bool) {
+        self.memory.pulls.push(if all {
+            Pull::EVERYTHING
+        } else {
+            Pull::GIVEN_BACK
+        });
+        self.look_at = Duration::ZERO;
+    }
+
+    /// Claims nothing more.
+    pub(crate) fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Takes in a report that no worker sends.
+    pub(crate) fn take_in(&mut self, report: Report) {
+        self.reports.push(report);
+        self.first_report = Some(Duration::ZERO);
+    }
+
+    /// How many more reports make the next cycle worth its commit.
+    pub(crate) fn reports_to_low_water(&self) -> usize {
+        let outstanding = self.outstanding();
+        outstanding.saturating_sub(self.memory.level / 2).max(1)
+    }
+
+    fn outstanding(&self) -> usize {
+        self.memory
+            .flight
+            .messages()
+            .saturating_sub(self.reports.len())
+    }
+
+    /// Gives back everything that is still out. Its workers may go on; what they report is late.
+    pub(crate) fn abandon(&mut self) {
+        let known: Vec<i64> = self.reports.iter().map(|report| report.id).collect();
+        let open = self.memory.flight.give_back(true);
+        self.reports.extend(
+            open.into_iter()
+                .filter(|report| !known.contains(&report.id)),
+        );
+        self.first_report = Some(Duration::ZERO);
+        self.not_before = Duration::ZERO;
+    }
+
+    /// Whether nothing is claimed and nothing waits to be recorded.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.memory.flight.messages() == 0 && self.reports.is_empty()
+    }
+
+    /// Messages under way or waiting to be recorded.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.memory.flight.messages()
+    }
+
+    /// One cycle: read the clock once, look whether there is anything to write, and if so write
+    /// verdicts, renewals and claims in one transaction. Reports that cannot be written are kept.
+    pub(crate) fn cycle(
+        &mut self,
+        dispatcher: &dyn Dispatcher,
+        reports: impl IntoIterator<Item = Report>,
+    ) -> Cycle {
+        let at = Instant::read(self.clock.as_ref());
+        self.watch.observe(at);
+        self.reports.extend(reports);
+        if self.first_report.is_none() && !self.reports.is_empty() {
+            self.first_report = Some(at.monotonic);
+        }
+        if self.watch.take_repair() {
+            self.memory.pulls.push(Pull::REPAIR);
+        }
+        let outcome = self.step(dispatcher, at);
+        outcome.unwrap_or_else(|error| self.after_failure(error, at))
+    }
+
+    fn step(&mut self, dispatcher: &dyn Dispatcher, at: Instant) -> Result<Cycle> {
+        if at.monotonic < self.not_before {
+            return Ok(self.pause(at, None));
+        }
+        let own_work = self.own_work(at);
+        if !own_work && self.may_rest(at)? {
+            return Ok(self.pause(at, None));
+        }
+        let look = if own_work {
+            None
+        } else {
+            Some(self.look(dispatcher, at)?)
+        };
+        if let Some(look) = look.filter(|look| !look.due) {
+            let mut cycle = self.pause(at, look.next);
+            let done = self.is_empty() && !look.foreign && self.sweep.is_none();
+            cycle.idle = done && self.memory.pulls.is_empty();
+            return Ok(cycle);
+        }
+        let effects = self.write(dispatcher, at)?;
+        Ok(self.apply(effects, at))
+    }
+
+    /// Whether there is something of ours to write: enough reports, a lease to renew, a wish.
+    fn own_work(&self, at: Instant) -> bool {
+        let low_water = self.outstanding() <= self.memory.level / 2;
+        let lingered = |since: Duration| at.monotonic >= since.saturating_add(LINGER);
+        let settle = !self.reports.is_empty()
+            && (low_water || self.stopping || self.first_report.is_some_and(lingered));
+        let renewal = self.memory.flight.next_renewal(at, self.settings.lease);
+        settle
+            || renewal == Some(0)
+            || !self.memory.pulls.is_empty()
+            || !self.broken_lanes.is_empty()
+    }
+
+    /// Whether nothing can have changed since the last look.
+    fn may_rest(&mut self, at: Instant) -> Result<bool> {
+        let version = data_version(&self.conn)?;
+        let changed = version != self.data_version;
+        self.data_version = version;
+        self.memory.channels_stale |= changed;
+        let sweeping = self.sweep.is_some() || at.monotonic >= self.sweep_at;
+        Ok(!changed && !sweeping && at.monotonic < self.look_at)
+    }
+
+    /// Reads, without a transaction of ours, whether a write would find anything to do.
+    fn look(&mut self, dispatcher: &dyn Dispatcher, at: Instant) -> Result<Look> {
+        self.sweep_lanes(at)?;
+        let states = channel::load_all(&self.conn)?;
+        let mut look = Look {
+            due: !self.broken_lanes.is_empty(),
+            ..Look::default()
+        };
+        if self.watch.trusted() && !self.stopping {
+            if let Some(expiry) = upkeep::next_expiry(&self.conn)? {
+                look.at(expiry, at.wall);
+            }
+        }
+        let mut cursor = Vec::new();
+        while let Some(name) = claim::next_channel(&self.conn, &cursor)? {
+            cursor = name;
+            let Ok(name) = std::str::from_utf8(&cursor) else {
+                continue;
+            };
+            if self.stopping || !dispatcher.serves(name) {
+                continue;
+            }
+            let admission = states
+                .get(name)
+                .map_or(Admission::Open, |it| it.admission(at.wall));
+            let leases = claim::leases(&self.conn, name)?;
+            if let Some((first, last)) = leases {
+                let odd = last > at.wall.saturating_add(millis(MAX_LEASE));
+                if !self.memory.suspects_wait(name, at.monotonic) {
+                    look.at(if odd { at.wall } else { first }, at.wall);
+                }
+                look.foreign |= !matches!(admission, Admission::Closed(_));
+            }
+            match admission {
+                Admission::Closed(until) => {
+                    // Whether anything is due by then is looked at again when the time comes.
+                    if let Some(until) = until {
+                        look.next = Some(look.next.map_or(until, |next| next.min(until)));
+                    }
+                }
+                Admission::Probe(_) if self.memory.flight.probing(name) => {}
+                _ => {
+                    if let Some(due) = claim::first_pending(&self.conn, name)? {
+                        if due > at.wall || self.memory.has_room(name, &self.settings) {
+                            look.at(due, at.wall);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(look)
+    }
+
+    fn sweep_lanes(&mut self, at: Instant) -> Result<()> {
+        if self.sweep.is_none() && at.monotonic >= self.sweep_at {
+            self.sweep = Some(upkeep::LaneCursor::default());
+        }
+        if let Some(cursor) = self.sweep.take() {
+            let (found, rest) = upkeep::headless_lanes(&self.conn, cursor, SWEEP_STEP)?;
+            self.broken_lanes.extend(found);
+            self.sweep = rest;
+            self.sweep_at = at.monotonic.saturating_add(SWEEP_EVERY);
+        }
+        Ok(())
+    }
+
+    /// The transaction. A constraint error is met by doing it again row by row, which finds the
+    /// culprit; a hook that ended the transaction is left out the second time.
+    fn write(&mut self, dispatcher: &dyn Dispatcher, at: Instant) -> Result<Effects> {
+        let mut careful = false;
+        for _ in 0..64 {
+            let tx = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate)?;
+            let begun = self.clock.monotonic();
+            let transact = Transact {
+                conn: &tx,
+                at,
+                dispatcher,
+                settings: &self.settings,
+                hook: self.hook.as_deref(),
+                instance: &self.instance,
+                memory: &self.memory,
+                trusted: self.watch.trusted(),
+                claiming: !self.stopping,
+                batch: self.batch,
+                careful,
+                broken_lanes: &self.broken_lanes,
+            };
+            let done = transact.run(&self.reports, &mut self.dice);
+            match done {
+                Ok(effects) => {
+                    tx.commit()?;
+                    self.mind_manners(self.clock.monotonic().saturating_sub(begun));
+                    return Ok(effects);
+                }
+                Err(Trouble::HookEndedTransaction { id, error }) => {
+                    self.memory.hookless.insert(id, error);
+                }
+                Err(Trouble::Sqlite(error)) if is_constraint(&error) && !careful => careful = true,
+                Err(Trouble::Sqlite(error)) => return Err(error.into()),
+            }
+        }
+        Err(Error::Refused(
+            "the on_delivered hook ends every transaction it is given".into(),
+        ))
+    }
+
+    /// Leaves the lock free in proportion to how long it was held, and keeps transactions short.
+    fn mind_manners(&mut self, held: Duration) {
+        let share = self.settings.lock_share;
+        let now = self.clock.monotonic();
+        self.not_before = now.saturating_add(held.mul_f64(1.0 / share - 1.0));
+        self.batch = if share >= 1.0 {
+            BATCH * 4
+        } else if held > HOLD {
+            (self.batch / 2).max(BATCH_MIN)
+        } else {
+            (self.batch + 4).min(BATCH)
+        };
+    }
+
+    /// After the commit: memory changes, and the world may be told.
+    fn apply(&mut self, effects: Effects, at: Instant) -> Cycle {
+        let recorded = effects.recorded;
+        self.reports.drain(..recorded.min(self.reports.len()));
+        self.first_report = (!self.reports.is_empty()).then_some(at.monotonic);
+        self.broken_lanes
+            .drain(..effects.lanes_mended.min(self.broken_lanes.len()));
+        self.look_at = Duration::ZERO;
+        self.memory.apply(effects.changes, &effects.runs);
+        Cycle {
+            runs: effects.runs,
+            events: effects.events,
+            wait: self.not_before.saturating_sub(self.clock.monotonic()),
+            ..Cycle::default()
+        }
+    }
+
+    fn after_failure(&mut self, error: Error, at: Instant) -> Cycle {
+        let wait = if matches!(error, Error::Busy(_)) {
+            LINGER
+        } else {
+            AFTER_FAILURE
+        };
+        self.not_before = at.monotonic.saturating_add(wait);
+        Cycle {
+            wait,
+            error: Some(error),
+            ..Cycle::default()
+        }
+    }
+
+    /// Nothing to write now. `next` is the next due time in wall time, if the file was looked at.
+    fn pause(&mut self, at: Instant, next: Option<i64>) -> Cycle {
+        let span =
+            |due: i64| Duration::from_millis(due.saturating_sub(at.wall).max(0).unsigned_abs());
+        let ceiling = Duration::from_secs(60);
+        if at.monotonic >= self.not_before {
+            let rest = next.map_or(ceiling, span).min(ceiling);
+            if next.is_some() || at.monotonic >= self.look_at {
+                self.look_at = at.monotonic.saturating_add(rest);
+            }
+        }
+        let mut until = self
+            .look_at
+            .min(at.monotonic.saturating_add(self.settings.poll));
+        if let Some(left) = self.memory.flight.next_renewal(at, self.settings.lease) {
+            until = until.min(
+                at.monotonic
+                    .saturating_add(Duration::from_millis(left.unsigned_abs())),
+            );
+        }
+        if let Some(since) = self.first_report {
+            until = until.min(since.saturating_add(LINGER));
+        }
+        if let Some(suspect) = self.memory.next_suspect() {
+            until = until.min(suspect);
+            self.look_at = self.look_at.min(suspect);
+        }
+        let wait = until.max(self.not_before).saturating_sub(at.monotonic);
+        Cycle {
+            wait,
+            ..Cycle::default()
+        }
+    }
+}
+
+/// Small steps, so that the drain gets its turn soon, and an end soon, so that it can do other
+/// things meanwhile: 50 tries of 1 ms.
+fn be_patient(tries: i32) -> bool {
+    crate::clock::pause(Duration::from_millis(1));
+    tries < 50
+}
+
+fn data_version(conn: &Connection) -> Result<i64> {
+    Ok(conn
+        .prepare_cached("PRAGMA data_version")?
+        .query_row([], |row| row.get(0))?)
+}
+
+fn is_wal(conn: &Connection) -> Result<bool> {
+    let mode: String = conn.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+    Ok(mode.eq_ignore_ascii_case("wal"))
+}
+
+fn is_constraint(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch)
+    )
+}

@@ -1,0 +1,253 @@
+//! The loop that turns cycles: the same for a pump in the background and a drain in the foreground.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, bounded, never, select};
+
+use crate::clock::Clock;
+use crate::dispatch::Dispatcher;
+use crate::drain::{Cycle, Drainer, Report, Told};
+use crate::error::{Error, Result};
+use crate::observer::{Event, Observer};
+use crate::pump::work::Work;
+use crate::pump::worker::Shop;
+use crate::settings::Settings;
+
+/// What a pump can be told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Command {
+    Wake,
+    Stop { grace: Duration },
+}
+
+/// After the grace period, calls that were interrupted get this long to return.
+const AFTER_INTERRUPT: Duration = Duration::from_millis(500);
+/// Calls under way at a drain's deadline get this long to finish.
+const AFTER_DEADLINE: Duration = Duration::from_secs(2);
+/// A drain gives up on a file that cannot be written for this long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How the engine is used.
+pub(crate) struct Engine<'a> {
+    pub(crate) drainer: Drainer,
+    pub(crate) dispatcher: &'a dyn Dispatcher,
+    pub(crate) settings: &'a Settings,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) commands: Receiver<Command>,
+    /// Ends when nothing more can be done now.
+    pub(crate) until_idle: bool,
+    /// Monotonic.
+    pub(crate) deadline: Option<Duration>,
+}
+
+/// A stop under way.
+#[derive(Debug, Clone, Copy)]
+enum Stopping {
+    No,
+    /// Waiting for calls under way until then.
+    Grace(Duration),
+    /// Calls were interrupted; waiting for them until then.
+    Interrupted(Duration),
+}
+
+impl Engine<'_> {
+    /// Runs until idle, stopped or, for a drain, unable to write. `spawn` starts a thread that runs
+    /// the given shop; `seen` hears of every cycle.
+    pub(crate) fn run(
+        mut self,
+        spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>,
+        seen: &mut dyn FnMut(&Cycle, usize) -> bool,
+    ) -> Result<()> {
+        let capacity = self.settings.capacity();
+        // Each side holds all there can be in flight, so neither can block the other for long.
+        let (report_sender, reports) = bounded(capacity + 1024);
+        let (bell_sender, bell) = bounded(1);
+        let shop = Shop {
+            work: Arc::new(Work::default()),
+            reports: report_sender,
+            bell: bell_sender,
+            low_water: Arc::new(AtomicUsize::new(1)),
+            interrupted: Arc::new(AtomicBool::new(false)),
+            clock: Arc::clone(&self.clock),
+            workers: self.settings.workers,
+        };
+        let result = self.turn(&shop, &reports, &bell, spawn, seen);
+        shop.work.close();
+        let error = result.as_ref().err().map(Error::chain);
+        self.tell(&Event::Stopped { error });
+        result
+    }
+
+    fn turn(
+        &mut self,
+        shop: &Shop,
+        reports: &Receiver<Report>,
+        bell: &Receiver<()>,
+        spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>,
+        seen: &mut dyn FnMut(&Cycle, usize) -> bool,
+    ) -> Result<()> {
+        let mut commands = self.commands.clone();
+        let mut stopping = Stopping::No;
+        let mut failing_since = None;
+        loop {
+            let now = self.clock.monotonic();
+            let mut cycle = self.drainer.cycle(self.dispatcher, reports.try_iter());
+            let go_on = seen(&cycle, self.drainer.in_flight());
+            self.after_cycle(&mut cycle, shop, spawn);
+            if let (Some(error), None) = (&cycle.error, failing_since) {
+                self.tell(&Event::StoreFailed {
+                    error: error.chain(),
+                });
+            }
+            failing_since = cycle.error.as_ref().map(|_| failing_since.unwrap_or(now));
+            let patience = |since: Duration| now.saturating_sub(since) > PATIENCE;
+            if self.until_idle && failing_since.is_some_and(patience) {
+                return cycle.error.map_or(Ok(()), Err);
+            }
+            match stopping {
+                Stopping::No => {
+                    if self.until_idle && cycle.idle {
+                        return Ok(());
+                    }
+                    let late = self.deadline.is_some_and(|deadline| now >= deadline);
+                    if late || !go_on {
+                        stopping = self.stop_within(shop, now.saturating_add(AFTER_DEADLINE));
+                    }
+                }
+                _ if self.drainer.is_empty() => return cycle.error.map_or(Ok(()), Err),
+                Stopping::Grace(until) if now >= until => {
+                    shop.interrupted.store(true, Ordering::Release);
+                    self.dispatcher.interrupt();
+                    stopping = Stopping::Interrupted(now.saturating_add(AFTER_INTERRUPT));
+                }
+                Stopping::Interrupted(until) if now >= until => {
+                    self.drainer.abandon();
+                    let last = self.drainer.cycle(self.dispatcher, reports.try_iter());
+                    return last.error.map_or(Ok(()), Err);
+                }
+                _ => {}
+            }
+            let wait = match stopping {
+                Stopping::No => match self.deadline {
+                    Some(deadline) => cycle.wait.min(deadline.saturating_sub(now)),
+                    None => cycle.wait,
+                },
+                Stopping::Grace(until) | Stopping::Interrupted(until) => {
+                    cycle.wait.min(until.saturating_sub(now))
+                }
+            };
+            select! {
+                recv(bell) -> _ => {}
+                recv(commands) -> command => match command {
+                    Ok(Command::Wake) => self.drainer.wake(false),
+                    Ok(Command::Stop { grace }) => {
+                        stopping = self.stop_within(shop, now.saturating_add(grace));
+                    }
+                    // A disconnected channel is always ready: never look at it again.
+                    Err(_) => commands = never(),
+                },
+                default(wait) => {}
+            }
+        }
+    }
+
+    /// Hands out runs, tells the observer, and holds the workers while nothing can be recorded.
+    fn after_cycle(
+        &mut self,
+        cycle: &mut Cycle,
+        shop: &Shop,
+        spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>,
+    ) {
+        shop.work.hold(cycle.error.is_some());
+        for run in cycle.runs.drain(..) {
+            let policy = self.settings.policy_of(&run.channel);
+            let most = policy.max_in_flight.unwrap_or(usize::MAX);
+            if shop.work.push(run, most, self.settings.workers) {
+                if let Err(error) = spawn(shop.clone()) {
+                    shop.work.thread_gone();
+                    log::error!("no thread could be started: {error}");
+                }
+            }
+        }
+        shop.low_water
+            .store(self.drainer.reports_to_low_water(), Ordering::Release);
+        for event in cycle.events.drain(..) {
+            self.tell(&event);
+        }
+        if let Some(error) = &cycle.error {
+            self.tell(&Event::StoreFailed {
+                error: error.chain(),
+            });
+        }
+        Ok(())
+    }
+
+    fn stop_within(&mut self, shop: &Shop, until: Duration) -> Stopping {
+        self.drainer.stop();
+        for run in shop.work.stop() {
+            for delivery in run.deliveries {
+                let report = Report {
+                    run: run.number,
+                    id: delivery.id,
+                    claims: i64::from(delivery.attempt),
+                    elapsed_ms: 0,
+                    told: Told::Released,
+                };
+                self.drainer.take_in(report);
+            }
+        }
+        Stopping::Grace(until)
+    }
+
+    fn tell(&self, event: &Event) {
+        log_event(event);
+        if let Some(observer) = &self.observer {
+            let told = catch_unwind(AssertUnwindSafe(|| observer.event(event)));
+            if told.is_err() {
+                log::error!("the observer panicked at {event:?}");
+            }
+        }
+    }
+}
+
+/// What is worth reading in a log: losses and changes, not every delivery.
+fn log_event(event: &Event) {
+    match event {
+        Event::Delivered { id, channel, .. } => log::debug!("{channel}: message {id} delivered"),
+        Event::Retried {
+            id,
+            channel,
+            charged,
+            error,
+            ..
+        } => {
+            let charge = if *charged { "charged" } else { "not charged" };
+            log::info!("{channel}: message {id} failed ({charge}): {error}");
+        }
+        Event::Dead { id, channel, error } => {
+            log::warn!("{channel}: message {id} is a dead letter: {error}");
+        }
+        Event::Channel {
+            channel,
+            state,
+            reason,
+        } => {
+            let reason = reason.as_deref().unwrap_or("messages flow again");
+            log::warn!("{channel} is {state}: {reason}");
+        }
+        Event::Expired { messages } => log::warn!("{messages} messages expired unsent"),
+        Event::HookFailed { id, error } => {
+            log::error!("message {id} was delivered, but on_delivered failed: {error}");
+        }
+        Event::Late { id, delivered } => {
+            log::info!("message {id}: an answer came late (delivered: {delivered})");
+        }
+        Event::StoreFailed { error } => log::error!("the outbox cannot write: {error}"),
+        Event::Stopped { error: Some(error) } => log::error!("the pump ended: {error}"),
+        Event::Stopped { error: None } => log::debug!("the pump ended"),
+    }
+}

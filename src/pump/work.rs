@@ -1,0 +1,144 @@
+//! Claimed runs on their way to workers, fair among channels.
+//!
+//! One first-in-first-out queue would let the claimed messages of a hanging server stand before
+//! everyone else's, so each channel has its own and the one with the fewest requests under way goes
+//! next. Bounded by what the drain claims.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::drain::ClaimedRun;
+
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    queues: Vec<Queue>,
+    threads: usize,
+    idle: usize,
+    held: bool,
+    stopping: bool,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Queue {
+    channel: String,
+    runs: VecDeque<ClaimedRun>,
+    running: usize,
+    most: usize,
+}
+
+impl Work {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a run. True when another thread should be started: there are fewer than `workers`, or
+    /// the channel has nothing under way and every thread is busy with other channels.
+    pub(crate) fn push(&self, run: ClaimedRun, most: usize, workers: usize) -> bool {
+        let mut inner = self.lock();
+        let queue = match inner.queues.iter().position(|it| it.channel == run.channel) {
+            Some(at) => at,
+            None => {
+                inner.queues.push(Queue {
+                    channel: run.channel.clone(),
+                    runs: VecDeque::new(),
+                    running: 0,
+                    most,
+                });
+                inner.queues.len() - 1
+            }
+        };
+        let mut alone = false;
+        if let Some(queue) = inner.queues.get_mut(queue) {
+            queue.runs.push_back(run);
+            alone = queue.running == 0 && queue.runs.len() == 1;
+        }
+        self.changed.notify_one();
+        let waiting: usize = inner.queues.iter().map(|it| it.runs.len()).sum();
+        let wanted = inner.idle < waiting && (inner.threads < workers || alone);
+        inner.threads += usize::from(wanted);
+        wanted
+    }
+
+    /// A thread that was asked for could not be started, or has ended.
+    pub(crate) fn thread_gone(&self) {
+        let mut inner = self.lock();
+        inner.threads = inner.threads.saturating_sub(1);
+    }
+
+    /// The next run for a worker that has just finished one of `done`. `None`: the worker ends,
+    /// because the work is closed or because there are more threads than `workers`.
+    pub(crate) fn next(&self, done: Option<&str>, workers: usize) -> Option<ClaimedRun> {
+        let mut inner = self.lock();
+        if let Some(queue) = done.and_then(|it| inner.queues.iter_mut().find(|q| q.channel == it)) {
+            queue.running = queue.running.saturating_sub(1);
+        }
+        loop {
+            let free = |queue: &&mut Queue| queue.running < queue.most && !queue.runs.is_empty();
+            let fewest = inner
+                .queues
+                .iter_mut()
+                .filter(free)
+                .min_by_key(|it| it.running);
+            if let Some(queue) = fewest {
+                queue.running += 1;
+                return queue.runs.pop_front();
+            }
+            if inner.closed || inner.threads > workers {
+                inner.threads = inner.threads.saturating_sub(1);
+                return None;
+            }
+            inner.idle += 1;
+            inner = self
+                .changed
+                .wait(inner)
+                .unwrap_or_else(PoisonError::into_inner);
+            inner.idle = inner.idle.saturating_sub(1);
+        }
+    }
+
+    /// While held, workers send nothing more: what cannot be recorded must not be sent.
+    pub(crate) fn hold(&self, held: bool) {
+        let mut inner = self.lock();
+        if inner.held != held {
+            inner.held = held;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits while the work is held. False when the outbox is stopping.
+    pub(crate) fn may_go_on(&self) -> bool {
+        let mut inner = self.lock();
+        while inner.held && !inner.stopping && !inner.closed {
+            inner = self
+                .changed
+                .wait(inner)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        !inner.stopping && !inner.closed
+    }
+
+    /// Nothing more is sent; returns what no worker has taken yet.
+    pub(crate) fn stop(&self) -> Vec<ClaimedRun> {
+        let mut inner = self.lock();
+        inner.stopping = true;
+        self.changed.notify_all();
+        inner
+            .queues
+            .iter_mut()
+            .flat_map(|queue| queue.runs.drain(..))
+            .collect()
+    }
+
+    /// Workers end when they have finished what they do.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,104 @@
+//! A worker does the blocking calls and decides nothing.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crossbeam_channel::Sender;
+
+use crate::clock::{Clock, Instant, millis};
+use crate::dispatch::{Dispatcher, Failure, Outcome, Run};
+use crate::drain::{ClaimedRun, Lease, Report, Told, panic_text};
+use crate::pump::work::Work;
+
+/// What every worker shares with the pump.
+#[derive(Debug, Clone)]
+pub(crate) struct Shop {
+    pub(crate) work: Arc<Work>,
+    pub(crate) reports: Sender<Report>,
+    /// Rung at the first report and at low water, so that the pump sleeps meanwhile.
+    pub(crate) bell: Sender<()>,
+    pub(crate) low_water: Arc<AtomicUsize>,
+    pub(crate) interrupted: Arc<AtomicBool>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) workers: usize,
+}
+
+impl Shop {
+    /// Works until there is no more work for this thread.
+    pub(crate) fn work(&self, dispatcher: &dyn Dispatcher) {
+        let mut done = None;
+        while let Some(run) = self.work.next(done.as_deref(), self.workers) {
+            done = Some(run.channel.clone());
+            self.send(run, dispatcher);
+        }
+    }
+
+    fn send(&self, run: ClaimedRun, dispatcher: &dyn Dispatcher) {
+        let ClaimedRun {
+            number,
+            lease,
+            deliveries,
+            ..
+        } = run;
+        let started = std::cell::Cell::new(self.clock.monotonic());
+        let panic = std::cell::RefCell::new(None::<String>);
+        let mut may_send = |_: &_| {
+            if !self.work.may_go_on() {
+                return false;
+            }
+            let at = Instant::read(self.clock.as_ref());
+            started.set(at.monotonic);
+            lease.sending(Some(at.monotonic));
+            lease.holds(at)
+        };
+        let mut report = |delivery: crate::dispatch::Delivery, outcome: Option<Outcome>| {
+            let (id, claims) = (delivery.id, i64::from(delivery.attempt));
+            let elapsed = self.clock.monotonic().saturating_sub(started.get());
+            let broken_off = self.interrupted.load(Ordering::Acquire);
+            let told = match outcome {
+                None => Told::Released,
+                Some(outcome) if broken_off && !matches!(outcome, Outcome::Delivered(_)) => {
+                    Told::Interrupted
+                }
+                Some(outcome) => {
+                    let outcome = match panic.borrow_mut().take() {
+                        Some(text) => Outcome::Retry(Failure::new("panic", text)),
+                        None => outcome,
+                    };
+                    Told::Outcome(Box::new(delivery), outcome)
+                }
+            };
+            let elapsed_ms = millis(elapsed);
+            self.tell(
+                &lease,
+                Report {
+                    run: number,
+                    id,
+                    claims,
+                    elapsed_ms,
+                    told,
+                },
+            );
+        };
+        let mut run = Run::new(deliveries, &mut may_send, &mut report);
+        let said = catch_unwind(AssertUnwindSafe(|| dispatcher.dispatch_run(&mut run)));
+        if let Err(payload) = said {
+            let text = panic_text(payload.as_ref());
+            log::error!("a dispatcher panicked: {text}");
+            *panic.borrow_mut() = Some(format!("the dispatcher panicked: {text}"));
+        }
+        // Settles what was handed out and gives back the rest.
+        drop(run);
+    }
+
+    fn tell(&self, lease: &Lease, report: Report) {
+        lease.sending(None);
+        // The pump outlives its workers but for those it gave up; nobody hears them.
+        let _ = self.reports.send(report);
+        let waiting = self.reports.len();
+        if waiting == 1 || waiting >= self.low_water.load(Ordering::Acquire) {
+            let _ = self.bell.try_send(());
+        }
+    }
+}

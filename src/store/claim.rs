@@ -1,0 +1,314 @@
+//! Choosing and marking what goes out next. All of it runs under the write lock, which is what
+//! stands in for `SKIP LOCKED`. Each statement is a bounded range read of the index it names.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use crate::dispatch::Delivery;
+use crate::store::rows;
+
+/// Channels that have something pending or claimed, by name. Index `outbox_due`, loose.
+pub(crate) const NEXT_CHANNEL: &str = "
+SELECT min(channel) FROM outbox
+ WHERE (status = 'pending' OR status = 'sending') AND channel > ?1";
+
+/// Never tried, oldest first. Index `outbox_due`.
+pub(crate) const FRESH: &str = "
+SELECT id, ordering_key FROM outbox
+ WHERE channel = ?1 AND status = 'pending' AND next_attempt_at = 0
+   AND (expires_at IS NULL OR expires_at > ?2)
+ ORDER BY id LIMIT ?3";
+
+/// Never tried, newest first: a probe's choice. Index `outbox_due`.
+pub(crate) const NEWEST: &str = "
+SELECT id, ordering_key FROM outbox
+ WHERE channel = ?1 AND status = 'pending' AND next_attempt_at = 0
+   AND (expires_at IS NULL OR expires_at > ?2)
+ ORDER BY id DESC LIMIT ?3";
+
+/// Failed or scheduled, and due. Index `outbox_due`.
+pub(crate) const RETRIES: &str = "
+SELECT id, ordering_key FROM outbox
+ WHERE channel = ?1 AND status = 'pending' AND next_attempt_at BETWEEN 1 AND ?2
+   AND (expires_at IS NULL OR expires_at > ?2)
+ ORDER BY next_attempt_at, id LIMIT ?3";
+
+/// The members behind a head, in order. Index `outbox_lane`.
+pub(crate) const FOLLOWERS: &str = "
+SELECT id, next_attempt_at, available_at, expires_at FROM outbox
+ WHERE channel = ?1 AND ordering_key = ?2 AND status = 'waiting' AND id > ?3
+ ORDER BY id LIMIT ?4";
+
+/// Marks one message as claimed. The claim number only rises: with the id it is the fencing token.
+pub(crate) const TAKE: &str = "
+UPDATE outbox SET status = 'sending', claims = claims + 1, next_attempt_at = ?2
+ WHERE id = ?1 AND (status = 'pending' OR status = 'waiting')
+RETURNING id, message_id, channel, dedupe_key, event_type, recipient, ordering_key, principal,
+          content_type, headers, payload, claims, attempts, created_at";
+
+/// One message as it stands. By rowid.
+pub(crate) const READ: &str = "
+SELECT id, message_id, channel, dedupe_key, event_type, recipient, ordering_key, principal,
+       content_type, headers, payload, claims, attempts, created_at
+  FROM outbox WHERE id = ?1";
+
+/// The earliest due time of a channel; 0 for a fresh message. Index `outbox_due`.
+pub(crate) const FIRST_PENDING: &str = "
+SELECT min(next_attempt_at) FROM outbox WHERE channel = ?1 AND status = 'pending'";
+
+/// The earliest due time of a channel after a moment. Index `outbox_due`.
+pub(crate) const NEXT_PENDING: &str = "
+SELECT min(next_attempt_at) FROM outbox
+ WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > ?2";
+
+/// The first and the last lease end of a channel. Index `outbox_due`, twice.
+pub(crate) const LEASES: &str = "
+SELECT (SELECT min(next_attempt_at) FROM outbox WHERE channel = ?1 AND status = 'sending'),
+       (SELECT max(next_attempt_at) FROM outbox WHERE channel = ?1 AND status = 'sending')";
+
+/// Claims whose lease has ended, or lies further ahead than any lease of ours. Index `outbox_due`.
+pub(crate) const STALE: &str = "
+SELECT id, claims, next_attempt_at, ordering_key FROM outbox
+ WHERE channel = ?1 AND status = 'sending' AND next_attempt_at <= ?2
+UNION ALL
+SELECT id, claims, next_attempt_at, ordering_key FROM outbox
+ WHERE channel = ?1 AND status = 'sending' AND next_attempt_at > ?3
+ LIMIT ?4";
+
+/// A message that may be claimed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) id: i64,
+    pub(crate) ordering_key: Option<String>,
+}
+
+/// Which range a claim reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Range {
+    Fresh,
+    Newest,
+    Retries,
+}
+
+/// A claim of someone else that looks abandoned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stale {
+    pub(crate) id: i64,
+    pub(crate) claims: i64,
+    pub(crate) lease: i64,
+    pub(crate) ordering_key: Option<String>,
+}
+
+/// A row that was read for sending: either it can be sent, or it says why not.
+pub(crate) type Decoded = Result<Delivery, String>;
+
+/// The channel after `after`, as stored: a name that is no UTF-8 must not end the walk.
+pub(crate) fn next_channel(conn: &Connection, after: &[u8]) -> rusqlite::Result<Option<Vec<u8>>> {
+    let after = ToSqlOutput::Borrowed(ValueRef::Text(after));
+    conn.prepare_cached(NEXT_CHANNEL)?
+        .query_row([after], |row| match row.get_ref(0)? {
+            ValueRef::Text(name) => Ok(Some(name.to_vec())),
+            _ => Ok(None),
+        })
+}
+
+pub(crate) fn candidates(
+    conn: &Connection,
+    range: Range,
+    channel: &str,
+    now: i64,
+    limit: usize,
+) -> rusqlite::Result<Vec<Candidate>> {
+    let statement = match range {
+        Range::Fresh => FRESH,
+        Range::Newest => NEWEST,
+        Range::Retries => RETRIES,
+    };
+    conn.prepare_cached(statement)?
+        .query_map((channel, now, rows(limit)), |row| {
+            Ok(Candidate {
+                id: row.get("id")?,
+                ordering_key: lossy(row.get_ref("ordering_key")?),
+            })
+        })?
+        .collect()
+}
+
+/// The members right behind `head` that may go out with it: the first one that is not due ends
+/// the run, so that nothing overtakes it.
+pub(crate) fn followers(
+    conn: &Connection,
+    channel: &str,
+    key: &str,
+    head: i64,
+    now: i64,
+    limit: usize,
+) -> rusqlite::Result<Vec<i64>> {
+    let mut statement = conn.prepare_cached(FOLLOWERS)?;
+    let mut members = statement.query((channel, key, head, rows(limit)))?;
+    let mut run = Vec::new();
+    while let Some(row) = members.next()? {
+        let due: i64 = row.get("next_attempt_at")?;
+        let available: Option<i64> = row.get("available_at")?;
+        let expires: Option<i64> = row.get("expires_at")?;
+        if due > now || available.is_some_and(|it| it > now) || expires.is_some_and(|it| it <= now)
+        {
+            break;
+        }
+        run.push(row.get("id")?);
+    }
+    Ok(run)
+}
+
+/// Claims one message until `lease`.
+pub(crate) fn take(
+    conn: &Connection,
+    id: i64,
+    lease: i64,
+    instance: &Arc<str>,
+) -> rusqlite::Result<Option<Decoded>> {
+    conn.prepare_cached(TAKE)?
+        .query_row((id, lease), |row| decode(row, instance))
+        .optional()
+}
+
+/// Reads one message without touching it.
+pub(crate) fn read(
+    conn: &Connection,
+    id: i64,
+    instance: &Arc<str>,
+) -> rusqlite::Result<Option<Decoded>> {
+    conn.prepare_cached(READ)?
+        .query_row([id], |row| decode(row, instance))
+        .optional()
+}
+
+pub(crate) fn first_pending(conn: &Connection, channel: &str) -> rusqlite::Result<Option<i64>> {
+    conn.prepare_cached(FIRST_PENDING)?
+        .query_row([channel], |row| row.get(0))
+}
+
+pub(crate) fn next_pending(
+    conn: &Connection,
+    channel: &str,
+    after: i64,
+) -> rusqlite::Result<Option<i64>> {
+    conn.prepare_cached(NEXT_PENDING)?
+        .query_row((channel, after), |row| row.get(0))
+}
+
+/// The first and the last end of a lease in this channel.
+pub(crate) fn leases(conn: &Connection, channel: &str) -> rusqlite::Result<Option<(i64, i64)>> {
+    conn.prepare_cached(LEASES)?.query_row([channel], |row| {
+        Ok(row
+            .get::<_, Option<i64>>(0)?
+            .zip(row.get::<_, Option<i64>>(1)?))
+    })
+}
+
+pub(crate) fn stale(
+    conn: &Connection,
+    channel: &str,
+    now: i64,
+    horizon: i64,
+    limit: usize,
+) -> rusqlite::Result<Vec<Stale>> {
+    conn.prepare_cached(STALE)?
+        .query_map((channel, now, horizon, rows(limit)), |row| {
+            Ok(Stale {
+                id: row.get("id")?,
+                claims: row.get("claims")?,
+                lease: row.get("next_attempt_at")?,
+                ordering_key: lossy(row.get_ref("ordering_key")?),
+            })
+        })?
+        .collect()
+}
+
+/// Foreign hands may have stored text that is none. The outer error is the database's; the inner
+/// one is the row's own and says so to a person.
+fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
+    let id: i64 = row.get("id")?;
+    let claims: i64 = row.get("claims")?;
+    let attempts: i64 = row.get("attempts")?;
+    let created_at: i64 = row.get("created_at")?;
+    let payload = match row.get_ref("payload")? {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.to_vec(),
+        other => {
+            return Ok(Err(format!(
+                "the payload is {}, not text or bytes",
+                other.data_type()
+            )));
+        }
+    };
+    let text = |column: &'static str| -> rusqlite::Result<Result<Option<String>, String>> {
+        Ok(match row.get_ref(column)? {
+            ValueRef::Null => Ok(None),
+            ValueRef::Text(bytes) => String::from_utf8(bytes.to_vec())
+                .map(Some)
+                .map_err(|_| format!("{column} is not valid UTF-8")),
+            other => Err(format!("{column} is {}, not text", other.data_type())),
+        })
+    };
+    let headers = text("headers")?;
+    let columns = [
+        text("message_id")?,
+        text("channel")?,
+        text("dedupe_key")?,
+        text("content_type")?,
+        text("event_type")?,
+        text("recipient")?,
+        text("ordering_key")?,
+        text("principal")?,
+    ];
+    Ok((|| {
+        let [
+            message_id,
+            channel,
+            dedupe_key,
+            content_type,
+            event_type,
+            recipient,
+            ordering_key,
+            principal,
+        ] = columns;
+        Ok(Delivery {
+            id,
+            message_id: message_id?.unwrap_or_default(),
+            instance: Arc::clone(instance),
+            channel: channel?.unwrap_or_default(),
+            dedupe_key: dedupe_key?.unwrap_or_default(),
+            event_type: event_type?,
+            recipient: recipient?,
+            ordering_key: ordering_key?,
+            principal: principal?,
+            content_type: content_type?.unwrap_or_default(),
+            headers: parse_headers(headers?.as_deref())?,
+            payload,
+            attempt: u32::try_from(claims).unwrap_or(u32::MAX),
+            charged: u32::try_from(attempts).unwrap_or(0),
+            created_at,
+        })
+    })())
+}
+
+fn parse_headers(json: Option<&str>) -> Result<Vec<(String, String)>, String> {
+    let Some(json) = json else {
+        return Ok(Vec::new());
+    };
+    let headers: BTreeMap<String, String> = serde_json::from_str(json)
+        .map_err(|error| format!("headers are no JSON object of texts: {error}"))?;
+    crate::message::headers(&headers).map_err(|error| error.to_string())?;
+    Ok(headers.into_iter().collect())
+}
+
+/// Text for finding a row again, however broken it is.
+fn lossy(value: ValueRef<'_>) -> Option<String> {
+    match value {
+        ValueRef::Text(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        _ => None,
+    }
+}

@@ -1,0 +1,324 @@
+//! Recording what became of a claim. Every statement matches `(id, claims)` and looks at its row
+//! count: a claim that has passed on is settled by whoever holds it now.
+//!
+//! A row that is `sending` with a `settled_at` was delivered by an earlier holder whose answer came
+//! late. It becomes sent when the present holder reports, whatever the report says.
+
+use rusqlite::{Connection, OptionalExtension, named_params};
+
+use crate::dispatch::{Failure, Receipt};
+use crate::verdict::Verdict;
+
+const SENT: &str = "
+UPDATE outbox SET status = 'sent', settled_at = :now, last_attempt_at = :now, last_error = NULL,
+       provider_id = coalesce(provider_id, :provider_id), answer = coalesce(answer, :answer)
+ WHERE id = :id AND claims = :claims AND status = 'sending'";
+
+/// An earlier holder delivered it: nothing the present one says can undo that.
+const CONFIRM: &str = "
+UPDATE outbox SET status = 'sent'
+ WHERE id = ?1 AND claims = ?2 AND status = 'sending' AND settled_at IS NOT NULL";
+
+/// Back in line. In a lane the triggers decide whether it is `pending`.
+const AGAIN: &str = "
+UPDATE outbox SET status = 'pending', next_attempt_at = :due, attempts = :attempts,
+       last_attempt_at = :now, last_error = :error
+ WHERE id = :id AND claims = :claims AND status = 'sending' AND settled_at IS NULL";
+
+const RELEASE: &str = "
+UPDATE outbox SET status = CASE WHEN ordering_key IS NULL THEN 'pending' ELSE 'waiting' END,
+       next_attempt_at = 0
+ WHERE id = ?1 AND claims = ?2 AND status = 'sending' AND settled_at IS NULL";
+
+const DEAD: &str = "
+UPDATE outbox SET status = 'dead', settled_at = :now, attempts = :attempts,
+       last_attempt_at = :now, last_error = :error, answer = :answer
+ WHERE id = :id AND claims = :claims AND status = 'sending' AND settled_at IS NULL";
+
+const RENEW: &str = "
+UPDATE outbox SET next_attempt_at = ?3 WHERE id = ?1 AND claims = ?2 AND status = 'sending'";
+
+const LATE_SENT: &str = "
+UPDATE outbox SET status = 'sent', settled_at = :now, last_attempt_at = :now, last_error = NULL,
+       provider_id = coalesce(provider_id, :provider_id), answer = coalesce(:answer, answer)
+ WHERE id = :id AND message_id = :message_id AND status <> 'sent'
+   AND (status <> 'sending' OR ordering_key IS NULL)";
+
+/// An ordered row that someone else is sending right now: freeing its lane would let the next
+/// message overtake the copy that is on the wire.
+const LATE_NOTED: &str = "
+UPDATE outbox SET settled_at = :now, last_attempt_at = :now,
+       provider_id = coalesce(provider_id, :provider_id), answer = coalesce(answer, :answer)
+ WHERE id = :id AND message_id = :message_id AND status = 'sending' AND settled_at IS NULL";
+
+/// A stale lane goes back as a whole, never row by row.
+const TAKE_BACK_LANE: &str = "
+UPDATE outbox SET status = CASE WHEN settled_at IS NULL THEN 'waiting' ELSE 'sent' END,
+       next_attempt_at = 0
+ WHERE channel = ?1 AND ordering_key = ?2 AND status = 'sending'";
+
+const TAKE_BACK: &str = "
+UPDATE outbox SET status = CASE WHEN settled_at IS NULL THEN 'pending' ELSE 'sent' END,
+       next_attempt_at = 0
+ WHERE id = ?1 AND claims = ?2 AND status = 'sending'";
+
+const LANE_CLAIMS: &str = "
+SELECT id FROM outbox
+ WHERE channel = ?1 AND ordering_key = ?2 AND status = 'sending' AND settled_at IS NULL";
+
+const POSTPONE: &str = "
+UPDATE outbox SET next_attempt_at = ?2 WHERE id = ?1 AND (status = 'pending' OR status = 'waiting')";
+
+/// Unfenced on purpose: the row itself is broken, whoever holds it.
+const QUARANTINE: &str = "
+UPDATE outbox SET status = 'dead', settled_at = ?2, last_error = ?3
+ WHERE id = ?1 AND status NOT IN ('sent', 'dead', 'cancelled', 'expired')";
+
+const LOG_ATTEMPT: &str = "
+INSERT INTO outbox_attempt (message, at, duration_ms, outcome, http_status, charged, error)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+
+/// The newest twenty stay, and the first charge of each budget, which `min_dead_age` counts from.
+const PRUNE_ATTEMPTS: &str = "
+DELETE FROM outbox_attempt
+ WHERE message = ?1 AND charged <> 1
+   AND id <= (SELECT id FROM outbox_attempt WHERE message = ?1 ORDER BY id DESC LIMIT 1 OFFSET 20)";
+
+const FIRST_CHARGE: &str = "
+SELECT max(at) FROM outbox_attempt WHERE message = ?1 AND charged = 1";
+
+const LOSSES: &str = "
+SELECT count(*) FROM outbox_attempt WHERE message = ?1 AND outcome = 'lost'";
+
+/// The longest `last_error`, in characters.
+const MAX_ERROR: usize = 1_000;
+
+/// The claim that a verdict is about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim {
+    pub(crate) id: i64,
+    pub(crate) claims: i64,
+}
+
+/// What became of a verdict in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Recorded {
+    /// As judged.
+    Yes,
+    /// The claim was still ours, and an earlier holder had delivered the message: it is sent.
+    Confirmed,
+    /// The claim had passed on.
+    Late,
+}
+
+/// Writes one verdict, and the attempt if it failed.
+pub(crate) fn record(
+    conn: &Connection,
+    claim: Claim,
+    verdict: &Verdict,
+    keep_answer: usize,
+    elapsed_ms: i64,
+    now: i64,
+) -> rusqlite::Result<Recorded> {
+    let Claim { id, claims } = claim;
+    let rows = match verdict {
+        Verdict::Sent(receipt) => conn.prepare_cached(SENT)?.execute(named_params! {
+            ":id": id, ":claims": claims, ":now": now,
+            ":provider_id": receipt.provider_id,
+            ":answer": bounded(receipt.answer.as_deref(), keep_answer),
+        })?,
+        Verdict::Again {
+            due,
+            attempts,
+            failure,
+            ..
+        } => conn.prepare_cached(AGAIN)?.execute(named_params! {
+            ":id": id, ":claims": claims, ":now": now, ":due": due.max(&0),
+            ":attempts": attempts, ":error": cut(&failure.text),
+        })?,
+        Verdict::Dead {
+            attempts, failure, ..
+        } => conn.prepare_cached(DEAD)?.execute(named_params! {
+            ":id": id, ":claims": claims, ":now": now,
+            ":attempts": attempts, ":error": cut(&failure.text),
+            ":answer": bounded(failure.answer.as_deref(), keep_answer),
+        })?,
+        Verdict::Released => conn.prepare_cached(RELEASE)?.execute((id, claims))?,
+    };
+    if rows == 0 {
+        let confirmed = conn.prepare_cached(CONFIRM)?.execute((id, claims))?;
+        return Ok(if confirmed == 0 {
+            Recorded::Late
+        } else {
+            Recorded::Confirmed
+        });
+    }
+    match verdict {
+        Verdict::Again {
+            attempts,
+            charged,
+            failure,
+            ..
+        }
+        | Verdict::Dead {
+            attempts,
+            charged,
+            failure,
+        } => {
+            let nth = if *charged { *attempts } else { 0 };
+            log_attempt(conn, id, failure, elapsed_ms, nth, now)?;
+        }
+        Verdict::Sent(_) | Verdict::Released => {}
+    }
+    Ok(Recorded::Yes)
+}
+
+/// Records a success whose claim had passed on. True when the row became sent by it.
+pub(crate) fn record_late(
+    conn: &Connection,
+    id: i64,
+    message_id: &str,
+    receipt: &Receipt,
+    keep_answer: usize,
+    now: i64,
+) -> rusqlite::Result<bool> {
+    let answer = bounded(receipt.answer.as_deref(), keep_answer);
+    let params = named_params! {
+        ":id": id, ":message_id": message_id, ":now": now,
+        ":provider_id": receipt.provider_id, ":answer": answer,
+    };
+    if conn.prepare_cached(LATE_SENT)?.execute(params)? > 0 {
+        return Ok(true);
+    }
+    conn.prepare_cached(LATE_NOTED)?.execute(params)?;
+    Ok(false)
+}
+
+/// Extends a claim. False when it has passed on.
+pub(crate) fn renew(conn: &Connection, claim: Claim, lease: i64) -> rusqlite::Result<bool> {
+    let rows = conn
+        .prepare_cached(RENEW)?
+        .execute((claim.id, claim.claims, lease))?;
+    Ok(rows > 0)
+}
+
+/// Takes an abandoned claim back, with its whole lane. Returns the messages that go out again.
+pub(crate) fn take_back(
+    conn: &Connection,
+    claim: Claim,
+    lane: Option<(&str, &str)>,
+) -> rusqlite::Result<Vec<i64>> {
+    match lane {
+        Some(lane) => {
+            let members = conn
+                .prepare_cached(LANE_CLAIMS)?
+                .query_map(lane, |row| row.get(0))?
+                .collect::<rusqlite::Result<Vec<i64>>>()?;
+            conn.prepare_cached(TAKE_BACK_LANE)?.execute(lane)?;
+            Ok(members)
+        }
+        None => {
+            let rows = conn
+                .prepare_cached(TAKE_BACK)?
+                .execute((claim.id, claim.claims))?;
+            Ok(if rows > 0 { vec![claim.id] } else { Vec::new() })
+        }
+    }
+}
+
+/// Moves an unclaimed message's due time.
+pub(crate) fn postpone(conn: &Connection, id: i64, due: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached(POSTPONE)?.execute((id, due))?;
+    Ok(())
+}
+
+/// Makes a message that cannot be handled a dead letter. False when it was settled already.
+pub(crate) fn quarantine(
+    conn: &Connection,
+    id: i64,
+    reason: &str,
+    now: i64,
+) -> rusqlite::Result<bool> {
+    let rows = conn
+        .prepare_cached(QUARANTINE)?
+        .execute((id, now, cut(reason)))?;
+    if rows > 0 {
+        log_attempt(conn, id, &Failure::new("invalid", reason), 0, 0, now)?;
+    }
+    Ok(rows > 0)
+}
+
+/// Remembers a failed attempt. `nth` is the charge's number within its budget, 0 for none.
+pub(crate) fn log_attempt(
+    conn: &Connection,
+    id: i64,
+    failure: &Failure,
+    elapsed_ms: i64,
+    nth: u32,
+    now: i64,
+) -> rusqlite::Result<()> {
+    let code = failure.code.as_ref();
+    let error = cut(&failure.text);
+    conn.prepare_cached(LOG_ATTEMPT)?.execute((
+        id,
+        now,
+        elapsed_ms,
+        code,
+        failure.status,
+        nth,
+        error,
+    ))?;
+    conn.prepare_cached(PRUNE_ATTEMPTS)?.execute([id])?;
+    Ok(())
+}
+
+/// When the first attempt of the present budget was charged.
+pub(crate) fn first_charge(conn: &Connection, id: i64) -> rusqlite::Result<Option<i64>> {
+    conn.prepare_cached(FIRST_CHARGE)?
+        .query_row([id], |row| row.get(0))
+}
+
+/// How often a process ended while it held this message, as far as remembered.
+pub(crate) fn losses(conn: &Connection, id: i64) -> rusqlite::Result<u32> {
+    conn.prepare_cached(LOSSES)?
+        .query_row([id], |row| row.get(0))
+}
+
+/// The receiver's answer as it is kept, for a delivery that an earlier holder made.
+pub(crate) fn receipt_of(conn: &Connection, id: i64) -> rusqlite::Result<Option<Receipt>> {
+    conn.prepare_cached("SELECT provider_id, answer FROM outbox WHERE id = ?1")?
+        .query_row([id], |row| {
+            Ok(Receipt {
+                provider_id: row
+                    .get::<_, Option<String>>("provider_id")
+                    .unwrap_or_default(),
+                answer: row
+                    .get::<_, Option<String>>("answer")
+                    .unwrap_or_default()
+                    .map(String::into_bytes),
+                server_time: None,
+            })
+        })
+        .optional()
+}
+
+/// Adds to `last_error` of a settled message what the application's hook said.
+pub(crate) fn note_hook_failure(conn: &Connection, id: i64, error: &str) -> rusqlite::Result<()> {
+    conn.prepare_cached("UPDATE outbox SET last_error = ?2 WHERE id = ?1")?
+        .execute((
+            id,
+            cut(&format!("delivered, but on_delivered failed: {error}")),
+        ))?;
+    Ok(())
+}
+
+/// The start of an answer as text; `None` when nothing is to be kept.
+fn bounded(answer: Option<&[u8]>, limit: usize) -> Option<String> {
+    let answer = answer.filter(|it| limit > 0 && !it.is_empty())?;
+    let kept = answer.get(..limit).unwrap_or(answer);
+    Some(String::from_utf8_lossy(kept).into_owned())
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(MAX_ERROR).collect()
+}

@@ -1,0 +1,151 @@
+//! What time and foreign hands do to rows, mended in small steps: expiry, due times, lanes.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use crate::store::rows;
+
+/// Unsent messages whose time has passed. Index `outbox_expiry`.
+pub(crate) const EXPIRED: &str = "
+SELECT id FROM outbox
+ WHERE expires_at <= ?1 AND (status = 'pending' OR status = 'waiting')
+ ORDER BY expires_at LIMIT ?2";
+
+/// Index `outbox_expiry`.
+pub(crate) const NEXT_EXPIRY: &str = "
+SELECT min(expires_at) FROM outbox
+ WHERE expires_at IS NOT NULL AND (status = 'pending' OR status = 'waiting')";
+
+const EXPIRE: &str = "
+UPDATE outbox SET status = 'expired', settled_at = ?2
+ WHERE id = ?1 AND (status = 'pending' OR status = 'waiting')";
+
+/// Due times in a range that are due now instead; schedules are kept. Index `outbox_due`.
+pub(crate) const BRING_FORWARD: &str = "
+UPDATE outbox SET next_attempt_at = ?2 WHERE id IN (
+  SELECT id FROM outbox
+   WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > ?3 AND next_attempt_at <= ?4
+     AND (available_at IS NULL OR available_at <= ?2)
+   LIMIT ?5)";
+
+/// The newest moment this file knows of: by rowid, and by index `outbox_settled`, loosely.
+const NEWEST_ENQUEUE: &str = "SELECT created_at FROM outbox ORDER BY id DESC LIMIT 1";
+
+/// Lanes by name, loosely. Index `outbox_lane`.
+pub(crate) const NEXT_LANE: &str = "
+SELECT min(ordering_key) FROM outbox
+ WHERE channel = ?1 AND ordering_key > ?2
+   AND (status = 'pending' OR status = 'waiting' OR status = 'sending' OR status = 'dead')";
+
+/// Whether a lane has members that wait for nobody. Index `outbox_lane`.
+pub(crate) const HEADLESS: &str = "
+SELECT EXISTS (SELECT 1 FROM outbox WHERE channel = ?1 AND ordering_key = ?2 AND status = 'waiting')
+   AND NOT EXISTS (SELECT 1 FROM outbox
+                    WHERE channel = ?1 AND ordering_key = ?2 AND status = 'pending')
+   AND NOT EXISTS (SELECT 1 FROM outbox
+                    WHERE channel = ?1 AND ordering_key = ?2 AND status = 'sending')
+   AND (coalesce((SELECT on_dead FROM outbox_channel WHERE channel = ?1), 'hold') = 'skip'
+     OR coalesce((SELECT min(id) FROM outbox
+                   WHERE channel = ?1 AND ordering_key = ?2 AND status = 'dead'), 9223372036854775807)
+      > (SELECT min(id) FROM outbox
+          WHERE channel = ?1 AND ordering_key = ?2 AND status = 'waiting'))";
+
+/// Channels with members of lanes that have not settled. Index `outbox_lane`.
+pub(crate) const NEXT_LANE_CHANNEL: &str = "
+SELECT min(channel) FROM outbox
+ WHERE channel > ?1 AND ordering_key IS NOT NULL
+   AND (status = 'pending' OR status = 'waiting' OR status = 'sending' OR status = 'dead')";
+
+/// The schema's own procedure decides who of a lane is `pending`.
+const NORMALISE: &str = "INSERT INTO outbox_lane_procedure (channel, ordering_key) VALUES (?1, ?2)";
+
+/// Marks at most `limit` overdue messages as expired; returns how many there were.
+pub(crate) fn expire(conn: &Connection, now: i64, limit: usize) -> rusqlite::Result<usize> {
+    let overdue = conn
+        .prepare_cached(EXPIRED)?
+        .query_map((now, rows(limit)), |row| row.get(0))?
+        .collect::<rusqlite::Result<Vec<i64>>>()?;
+    for id in &overdue {
+        conn.prepare_cached(EXPIRE)?.execute((id, now))?;
+    }
+    Ok(overdue.len())
+}
+
+pub(crate) fn next_expiry(conn: &Connection) -> rusqlite::Result<Option<i64>> {
+    conn.prepare_cached(NEXT_EXPIRY)?
+        .query_row([], |row| row.get(0))
+}
+
+/// Makes at most `limit` messages due that would be due after `after`, up to `until`.
+pub(crate) fn bring_forward(
+    conn: &Connection,
+    channel: &str,
+    now: i64,
+    after: i64,
+    until: i64,
+    limit: usize,
+) -> rusqlite::Result<usize> {
+    conn.prepare_cached(BRING_FORWARD)?
+        .execute((channel, now.max(1), after, until, rows(limit)))
+}
+
+/// When the newest message was enqueued: a clock far before that is wrong.
+pub(crate) fn newest_enqueue(conn: &Connection) -> rusqlite::Result<Option<i64>> {
+    conn.prepare_cached(NEWEST_ENQUEUE)?
+        .query_row([], |row| row.get(0))
+        .optional()
+}
+
+/// A place in the walk over all lanes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LaneCursor {
+    channel: String,
+    key: String,
+}
+
+/// Looks at up to `limit` lanes after the cursor and returns those without a head, which a
+/// foreign hand left behind (`INSERT OR REPLACE` fires no delete trigger). Reads only. The cursor
+/// is `None` when the walk is over.
+pub(crate) fn headless_lanes(
+    conn: &Connection,
+    mut cursor: LaneCursor,
+    limit: usize,
+) -> rusqlite::Result<(Vec<(String, String)>, Option<LaneCursor>)> {
+    let mut found = Vec::new();
+    for _ in 0..limit {
+        let next: Option<String> = conn
+            .prepare_cached(NEXT_LANE)?
+            .query_row((&cursor.channel, &cursor.key), |row| row.get(0))?;
+        match next {
+            Some(key) if key > cursor.key => cursor.key = key,
+            _ => {
+                let channel: Option<String> = conn
+                    .prepare_cached(NEXT_LANE_CHANNEL)?
+                    .query_row([&cursor.channel], |row| row.get(0))?;
+                match channel {
+                    Some(channel) if channel > cursor.channel => {
+                        cursor = LaneCursor {
+                            channel,
+                            key: String::new(),
+                        };
+                    }
+                    _ => return Ok((found, None)),
+                }
+                continue;
+            }
+        }
+        let lane = (&cursor.channel, &cursor.key);
+        if conn
+            .prepare_cached(HEADLESS)?
+            .query_row(lane, |row| row.get(0))?
+        {
+            found.push((cursor.channel.clone(), cursor.key.clone()));
+        }
+    }
+    Ok((found, Some(cursor)))
+}
+
+/// Gives a lane its head again.
+pub(crate) fn normalise(conn: &Connection, channel: &str, key: &str) -> rusqlite::Result<()> {
+    conn.prepare_cached(NORMALISE)?.execute((channel, key))?;
+    Ok(())
+}
