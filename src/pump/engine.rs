@@ -183,7 +183,6 @@ impl Engine<'_> {
                 error: error.chain(),
             });
         }
-        Ok(())
     }
 
     fn stop_within(&mut self, shop: &Shop, until: Duration) -> Stopping {
