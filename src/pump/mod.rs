@@ -4,6 +4,7 @@ mod engine;
 mod work;
 mod worker;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -42,7 +43,7 @@ pub struct Health {
 }
 
 /// What a drain has done so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Tally {
     /// Delivered.
@@ -55,12 +56,26 @@ pub struct Tally {
     pub expired: u64,
     /// Claimed and not yet recorded.
     pub in_flight: usize,
+    by_channel: HashMap<String, u64>,
 }
 
 impl Tally {
-    pub(crate) fn count(&mut self, event: &Event) {
+    /// Delivered in one channel.
+    pub fn sent_by(&self, channel: &str) -> u64 {
+        self.by_channel.get(channel).copied().unwrap_or(0)
+    }
+
+    fn count(&mut self, event: &Event) {
         match event {
-            Event::Delivered { .. } => self.sent += 1,
+            Event::Delivered { channel, .. } => {
+                self.sent += 1;
+                match self.by_channel.get_mut(channel) {
+                    Some(sent) => *sent += 1,
+                    None => {
+                        self.by_channel.insert(channel.clone(), 1);
+                    }
+                }
+            }
             Event::Retried { .. } => self.retried += 1,
             Event::Dead { .. } => self.dead += 1,
             Event::Expired { messages } => self.expired += *messages as u64,
