@@ -43,6 +43,10 @@ pub struct Delivery {
     pub created_at: i64,
 }
 
+/// Runs within the transaction that records a delivery.
+pub(crate) type DeliveredHook =
+    dyn Fn(&rusqlite::Connection, &Delivery, &Receipt) -> anyhow::Result<()> + Send + Sync;
+
 /// A transport. Implemented for closures `Fn(&Delivery) -> anyhow::Result<Outcome>`.
 ///
 /// `Ok` says what happened. `Err` means "I do not know": the message is tried again and

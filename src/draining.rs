@@ -1,5 +1,6 @@
 //! Starting a drain or a pump: what can be set, and what a drain reports.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -93,6 +94,14 @@ pub enum Ended {
     Deadline,
     /// It was cancelled.
     Cancelled,
+}
+
+impl fmt::Debug for Draining<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Draining")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'a> Draining<'a> {
@@ -210,6 +219,14 @@ pub struct PumpBuilder {
     outbox: Outbox,
     dispatcher: Arc<dyn Dispatcher>,
     settings: Settings,
+}
+
+impl fmt::Debug for PumpBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PumpBuilder")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
 }
 
 impl PumpBuilder {

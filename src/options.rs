@@ -6,16 +6,12 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use crate::clock::{Clock, SystemClock};
-use crate::dispatch::{Delivery, Receipt};
+use crate::dispatch::{DeliveredHook, Delivery, Receipt};
 use crate::error::Result;
 use crate::message::DEFAULT_MAX_PAYLOAD;
 use crate::observer::Observer;
 use crate::outbox::Outbox;
 use crate::store::connect::ConnectHook;
-
-/// Runs within the transaction that records a delivery.
-pub(crate) type DeliveredHook =
-    dyn Fn(&Connection, &Delivery, &Receipt) -> anyhow::Result<()> + Send + Sync;
 
 /// How to open an [`Outbox`]: everything has a default.
 ///

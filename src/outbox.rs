@@ -1,17 +1,22 @@
 //! The façade: one outbox in one file.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, Savepoint, Transaction, TransactionBehavior};
 
 use crate::clock::Clock;
+use crate::dispatch::{DeliveredHook, Dispatcher};
+use crate::drain::Drainer;
+use crate::draining::{DrainReport, Draining, PumpBuilder};
 use crate::entry::{Attempt, Entry, Filter};
 use crate::error::{Error, Result};
 use crate::message::{Enqueued, Message};
 use crate::observer::Observer;
-use crate::options::{DeliveredHook, Options};
+use crate::options::Options;
+use crate::pump::Waker;
 use crate::schema;
+use crate::settings::Settings;
 use crate::stats::Stats;
 use crate::store::connect::Opener;
 use crate::store::enqueue::{self, Limits};
@@ -32,6 +37,8 @@ pub(crate) struct Shared {
     clock: Arc<dyn Clock>,
     observer: Option<Arc<dyn Observer>>,
     on_delivered: Option<Arc<DeliveredHook>>,
+    /// Pumps of this process, to be woken by commits that go through here.
+    wakers: Mutex<Vec<Waker>>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -43,31 +50,36 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-#[allow(dead_code)] // until the pump is here
 impl Shared {
-    pub(crate) fn path(&self) -> &Path {
+    fn path(&self) -> &Path {
         self.pool.opener().path()
     }
 
-    pub(crate) fn instance(&self) -> Arc<str> {
-        self.instance.clone()
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock)
     }
 
-    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
-        &self.clock
+    pub(crate) fn observer(&self) -> Option<Arc<dyn Observer>> {
+        self.observer.clone()
     }
 
-    pub(crate) fn observer(&self) -> Option<&dyn Observer> {
-        self.observer.as_deref()
+    /// A drain on a connection of its own, which is never lent out.
+    pub(crate) fn drainer(&self, settings: &Settings) -> Result<Drainer> {
+        Drainer::new(
+            self.pool.opener().open()?,
+            self.clock(),
+            settings.clone(),
+            self.on_delivered.clone(),
+            Arc::clone(&self.instance),
+        )
     }
 
-    pub(crate) fn on_delivered(&self) -> Option<&DeliveredHook> {
-        self.on_delivered.as_deref()
+    pub(crate) fn add_waker(&self, waker: Waker) {
+        self.wakers().push(waker);
     }
 
-    /// A connection that is never lent out, so that `data_version` on it tells of everyone else.
-    pub(crate) fn open_private(&self) -> Result<Connection> {
-        self.pool.opener().open()
+    fn wakers(&self) -> MutexGuard<'_, Vec<Waker>> {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -100,13 +112,13 @@ impl Outbox {
             clock: options.clock,
             observer: options.observer,
             on_delivered: options.on_delivered,
+            wakers: Mutex::default(),
         };
         Ok(Self {
             shared: Arc::new(shared),
         })
     }
 
-    #[allow(dead_code)] // until the pump is here
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -156,6 +168,7 @@ impl Outbox {
             .map_err(Error::from)?;
         let value = work(&tx)?;
         tx.commit().map_err(Error::from)?;
+        self.shared.wakers().retain(Waker::look);
         Ok(value)
     }
 
@@ -230,6 +243,26 @@ impl Outbox {
             true => Err(otherwise),
             false => Ok(()),
         }
+    }
+
+    /// Sync now: drains in the calling thread until nothing more can be done. See [`Draining::run`].
+    pub fn drain(&self, dispatcher: &dyn Dispatcher) -> Result<DrainReport> {
+        self.draining(dispatcher).run()
+    }
+
+    /// A drain with settings, deadline, cancel or progress.
+    pub fn draining<'a>(&'a self, dispatcher: &'a dyn Dispatcher) -> Draining<'a> {
+        Draining::new(self, dispatcher)
+    }
+
+    /// Drains in the background until stopped.
+    pub fn pump(&self, dispatcher: impl Dispatcher + 'static) -> PumpBuilder {
+        PumpBuilder::new(self, Arc::new(dispatcher))
+    }
+
+    /// Wakes this process's pumps; see [`Pump::wake`](crate::Pump::wake).
+    pub fn wake(&self) {
+        self.shared.wakers().retain(Waker::wake);
     }
 
     /// What is waiting, for how long, and why. Its `Display` is one line for the cashier.

@@ -17,7 +17,7 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
 use crate::circuit::Admission;
 use crate::clock::{Clock, Dice, Instant, millis};
-use crate::dispatch::{Delivery, Dispatcher, Receipt};
+use crate::dispatch::{DeliveredHook, Dispatcher};
 use crate::error::{Error, Result};
 use crate::observer::Event;
 use crate::settings::{MAX_LEASE, Settings, SettleSync};
@@ -28,9 +28,6 @@ use memory::{Memory, Pull};
 pub(crate) use settling::panic_text;
 use transact::{Effects, Transact, Trouble};
 use watch::ClockWatch;
-
-/// Runs inside the transaction that records a delivery.
-pub(crate) type Hook = dyn Fn(&Connection, &Delivery, &Receipt) -> anyhow::Result<()> + Send + Sync;
 
 /// A cycle waits this long after the first report for others to come.
 const LINGER: Duration = Duration::from_millis(5);
@@ -68,7 +65,7 @@ pub(crate) struct Drainer {
     conn: Connection,
     clock: Arc<dyn Clock>,
     settings: Settings,
-    hook: Option<Arc<Hook>>,
+    hook: Option<Arc<DeliveredHook>>,
     instance: Arc<str>,
     dice: Dice,
     memory: Memory,
@@ -124,7 +121,7 @@ impl Drainer {
         conn: Connection,
         clock: Arc<dyn Clock>,
         settings: Settings,
-        hook: Option<Arc<Hook>>,
+        hook: Option<Arc<DeliveredHook>>,
         instance: Arc<str>,
     ) -> Result<Self> {
         conn.busy_handler(Some(be_patient))?;
@@ -245,14 +242,27 @@ impl Drainer {
         } else {
             Some(self.look(dispatcher, at)?)
         };
-        if let Some(look) = look.filter(|look| !look.due) {
-            let mut cycle = self.pause(at, look.next);
-            let done = self.is_empty() && !look.foreign && self.sweep.is_none();
-            cycle.idle = done && self.memory.pulls.is_empty();
-            return Ok(cycle);
+        if let Some(look) = look.as_ref().filter(|look| !look.due) {
+            return Ok(self.rest(at, look, look.next));
         }
         let effects = self.write(dispatcher, at)?;
-        Ok(self.apply(effects, at))
+        match look {
+            // What looked due cannot be taken now; do not ask again in a tight loop.
+            Some(look) if effects.is_empty() => {
+                let soon = at.wall.saturating_add(millis(AFTER_FAILURE));
+                Ok(self.rest(at, &look, Some(soon)))
+            }
+            _ => Ok(self.apply(effects, at)),
+        }
+    }
+
+    fn rest(&mut self, at: Instant, look: &Look, next: Option<i64>) -> Cycle {
+        let done = self.is_empty() && !look.foreign && self.sweep.is_none();
+        let idle = done && self.memory.pulls.is_empty();
+        Cycle {
+            idle,
+            ..self.pause(at, next)
+        }
     }
 
     /// Whether there is something of ours to write: enough reports, a lease to renew, a wish.

@@ -9,9 +9,7 @@ use rusqlite::Connection;
 
 use crate::circuit::Channel;
 use crate::clock::{Dice, Instant, millis};
-use crate::dispatch::Dispatcher;
-use crate::dispatch::Failure;
-use crate::drain::Hook;
+use crate::dispatch::{DeliveredHook, Dispatcher, Failure};
 use crate::drain::flight::{ClaimedRun, Report};
 use crate::drain::memory::{Changes, Memory, STEAL_AFTER, Suspect};
 use crate::observer::Event;
@@ -57,13 +55,28 @@ pub(crate) struct Effects {
     pub(crate) changes: Changes,
 }
 
+impl Effects {
+    /// Whether the transaction found nothing to do.
+    pub(crate) fn is_empty(&self) -> bool {
+        let changes = &self.changes;
+        self.recorded == 0
+            && self.runs.is_empty()
+            && self.events.is_empty()
+            && self.lanes_mended == 0
+            && changes.renewed.is_empty()
+            && changes.lost.is_empty()
+            && changes.pulls_done == 0
+            && changes.suspects.as_ref().is_none_or(HashMap::is_empty)
+    }
+}
+
 /// Everything the transaction may look at.
 pub(crate) struct Transact<'a> {
     pub(crate) conn: &'a Connection,
     pub(crate) at: Instant,
     pub(crate) dispatcher: &'a dyn Dispatcher,
     pub(crate) settings: &'a Settings,
-    pub(crate) hook: Option<&'a Hook>,
+    pub(crate) hook: Option<&'a DeliveredHook>,
     pub(crate) instance: &'a Arc<str>,
     pub(crate) memory: &'a Memory,
     /// Whether the clock may make something expire.

@@ -20,7 +20,11 @@ use crate::settings::Settings;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Command {
     Wake,
-    Stop { grace: Duration },
+    /// Something was committed: the next cycle will see it.
+    Look,
+    Stop {
+        grace: Duration,
+    },
 }
 
 /// After the grace period, calls that were interrupted get this long to return.
@@ -144,6 +148,7 @@ impl Engine<'_> {
                 recv(bell) -> _ => {}
                 recv(commands) -> command => match command {
                     Ok(Command::Wake) => self.drainer.wake(false),
+                    Ok(Command::Look) => {}
                     Ok(Command::Stop { grace }) => {
                         stopping = self.stop_within(shop, now.saturating_add(grace));
                     }

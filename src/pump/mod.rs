@@ -113,9 +113,14 @@ pub(crate) struct Parts {
 pub(crate) struct Waker(Sender<Command>);
 
 impl Waker {
-    /// False when the pump is gone.
+    /// Connectivity may be back. False when the pump is gone.
     pub(crate) fn wake(&self) -> bool {
         self.0.send(Command::Wake).is_ok()
+    }
+
+    /// Something was committed. False when the pump is gone.
+    pub(crate) fn look(&self) -> bool {
+        self.0.send(Command::Look).is_ok()
     }
 }
 

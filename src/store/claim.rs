@@ -49,20 +49,9 @@ UPDATE outbox SET status = 'sending', claims = claims + 1, next_attempt_at = ?2
 RETURNING id, message_id, channel, dedupe_key, event_type, recipient, ordering_key, principal,
           content_type, headers, payload, claims, attempts, created_at";
 
-/// One message as it stands. By rowid.
-pub(crate) const READ: &str = "
-SELECT id, message_id, channel, dedupe_key, event_type, recipient, ordering_key, principal,
-       content_type, headers, payload, claims, attempts, created_at
-  FROM outbox WHERE id = ?1";
-
 /// The earliest due time of a channel; 0 for a fresh message. Index `outbox_due`.
 pub(crate) const FIRST_PENDING: &str = "
 SELECT min(next_attempt_at) FROM outbox WHERE channel = ?1 AND status = 'pending'";
-
-/// The earliest due time of a channel after a moment. Index `outbox_due`.
-pub(crate) const NEXT_PENDING: &str = "
-SELECT min(next_attempt_at) FROM outbox
- WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > ?2";
 
 /// The first and the last lease end of a channel. Index `outbox_due`, twice.
 pub(crate) const LEASES: &str = "
@@ -175,29 +164,9 @@ pub(crate) fn take(
         .optional()
 }
 
-/// Reads one message without touching it.
-pub(crate) fn read(
-    conn: &Connection,
-    id: i64,
-    instance: &Arc<str>,
-) -> rusqlite::Result<Option<Decoded>> {
-    conn.prepare_cached(READ)?
-        .query_row([id], |row| decode(row, instance))
-        .optional()
-}
-
 pub(crate) fn first_pending(conn: &Connection, channel: &str) -> rusqlite::Result<Option<i64>> {
     conn.prepare_cached(FIRST_PENDING)?
         .query_row([channel], |row| row.get(0))
-}
-
-pub(crate) fn next_pending(
-    conn: &Connection,
-    channel: &str,
-    after: i64,
-) -> rusqlite::Result<Option<i64>> {
-    conn.prepare_cached(NEXT_PENDING)?
-        .query_row((channel, after), |row| row.get(0))
 }
 
 /// The first and the last end of a lease in this channel.

@@ -1,3 +1,4 @@
 //! What a program sees of the outbox.
 
+mod drain;
 mod enqueue;
