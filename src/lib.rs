@@ -17,6 +17,7 @@ mod schema;
 mod settings;
 mod stats;
 mod store;
+pub mod testing;
 mod verdict;
 
 pub use circuit::OnDead;

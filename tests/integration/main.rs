@@ -2,3 +2,4 @@
 
 mod drain;
 mod enqueue;
+mod weeks;

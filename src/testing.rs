@@ -1,0 +1,232 @@
+//! For tests of programs that use the outbox: a clock that is set by hand, a scripted receiver, and
+//! a drain that runs in the calling thread, step by step.
+//!
+//! ```
+//! use sqlite_outbox::testing::{Inline, ManualClock, Script};
+//! use sqlite_outbox::{Message, Outbox, Outcome};
+//! use std::time::Duration;
+//!
+//! # fn main() -> anyhow::Result<()> {
+//! # let dir = tempfile::tempdir()?;
+//! let clock = ManualClock::at(1_800_000_000_000);
+//! let outbox = Outbox::options().clock(clock.shared()).open(dir.path().join("till.db"))?;
+//! outbox.transaction(|tx| outbox.enqueue(tx, &Message::text("sales", "one")))?;
+//!
+//! let script = Script::new([Outcome::unreachable("no network"), Outcome::delivered()]);
+//! let mut drain = Inline::new(&outbox, Default::default())?;
+//! drain.until_idle(&script)?;
+//! assert_eq!(outbox.unsent()?, 1);
+//!
+//! clock.advance(Duration::from_secs(60));
+//! drain.until_idle(&script)?;
+//! assert_eq!(outbox.unsent()?, 0);
+//! assert_eq!(script.seen().len(), 2);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::clock::{Clock, Instant, millis};
+use crate::dispatch::{Delivery, Dispatcher, Outcome, Run};
+use crate::drain::{ClaimedRun, Drainer, Report, Told};
+use crate::error::Result;
+use crate::observer::Event;
+use crate::outbox::Outbox;
+use crate::settings::Settings;
+
+/// A clock that moves only by hand. Clones show the same time.
+#[derive(Debug, Clone)]
+pub struct ManualClock {
+    hands: Arc<Hands>,
+}
+
+#[derive(Debug)]
+struct Hands {
+    wall: AtomicI64,
+    monotonic: AtomicI64,
+}
+
+impl ManualClock {
+    /// A clock that shows this many milliseconds since 1970 UTC.
+    pub fn at(wall: i64) -> Self {
+        Self {
+            hands: Arc::new(Hands {
+                wall: AtomicI64::new(wall),
+                monotonic: AtomicI64::new(0),
+            }),
+        }
+    }
+
+    /// The clock as [`Options::clock`](crate::Options::clock) takes it.
+    pub fn shared(&self) -> Arc<dyn Clock> {
+        Arc::new(self.clone())
+    }
+
+    /// Time passes.
+    pub fn advance(&self, span: Duration) {
+        self.hands.wall.fetch_add(millis(span), Ordering::SeqCst);
+        self.hands
+            .monotonic
+            .fetch_add(millis(span), Ordering::SeqCst);
+    }
+
+    /// The machine sleeps: the wall clock goes on, the monotonic one stands still.
+    pub fn sleep(&self, span: Duration) {
+        self.jump(millis(span));
+    }
+
+    /// Someone sets the wall clock, by this many milliseconds.
+    pub fn jump(&self, by: i64) {
+        self.hands.wall.fetch_add(by, Ordering::SeqCst);
+    }
+
+    /// Milliseconds since 1970 UTC.
+    pub fn now(&self) -> i64 {
+        self.wall()
+    }
+}
+
+impl Clock for ManualClock {
+    fn wall(&self) -> i64 {
+        self.hands.wall.load(Ordering::SeqCst)
+    }
+
+    fn monotonic(&self) -> Duration {
+        let monotonic = self.hands.monotonic.load(Ordering::SeqCst);
+        Duration::from_millis(monotonic.unsigned_abs())
+    }
+}
+
+/// A receiver that answers from a list, then always `Delivered`, and remembers what it saw.
+#[derive(Debug, Default)]
+pub struct Script {
+    answers: Mutex<VecDeque<Outcome>>,
+    seen: Mutex<Vec<Delivery>>,
+}
+
+impl Script {
+    /// Answers in this order.
+    pub fn new(answers: impl IntoIterator<Item = Outcome>) -> Self {
+        Self {
+            answers: Mutex::new(answers.into_iter().collect()),
+            seen: Mutex::default(),
+        }
+    }
+
+    /// Everything it was sent, in order of arrival.
+    pub fn seen(&self) -> Vec<Delivery> {
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl Dispatcher for Script {
+    fn dispatch(&self, delivery: &Delivery) -> anyhow::Result<Outcome> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.push(delivery.clone());
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(answers.pop_front().unwrap_or_else(Outcome::delivered))
+    }
+}
+
+/// A drain in the calling thread, by the same code as every other. Dropping it is a crash: what it
+/// had claimed waits for its lease to end.
+#[derive(Debug)]
+pub struct Inline {
+    drainer: Drainer,
+    clock: Arc<dyn Clock>,
+    reports: Vec<Report>,
+}
+
+/// What one step did.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Step {
+    /// What happened, in order.
+    pub events: Vec<Event>,
+    /// Messages that were sent in this step; their outcome is recorded by the next one.
+    pub dispatched: usize,
+    /// How long nothing more needs to be done.
+    pub wait: Duration,
+    /// Nothing is due, under way, or claimed by anyone else.
+    pub idle: bool,
+}
+
+impl Inline {
+    /// A drain with its own connection, as in a process of its own.
+    pub fn new(outbox: &Outbox, settings: Settings) -> Result<Self> {
+        let shared = outbox.shared();
+        Ok(Self {
+            drainer: shared.drainer(&settings)?,
+            clock: shared.clock(),
+            reports: Vec::new(),
+        })
+    }
+
+    /// As [`Pump::wake`](crate::Pump::wake).
+    pub fn wake(&mut self) {
+        self.drainer.wake(false);
+    }
+
+    /// One cycle: records what the last step sent, claims, and sends what it claimed.
+    pub fn step(&mut self, dispatcher: &dyn Dispatcher) -> Result<Step> {
+        let cycle = self.drainer.cycle(dispatcher, self.reports.drain(..));
+        if let Some(error) = cycle.error {
+            return Err(error);
+        }
+        let mut dispatched = 0;
+        for run in cycle.runs {
+            dispatched += run.deliveries.len();
+            self.send(run, dispatcher);
+        }
+        Ok(Step {
+            events: cycle.events,
+            dispatched,
+            wait: cycle.wait,
+            idle: cycle.idle,
+        })
+    }
+
+    /// Steps until nothing more can be done at this moment of the clock. Returns what happened.
+    pub fn until_idle(&mut self, dispatcher: &dyn Dispatcher) -> Result<Vec<Event>> {
+        let mut events = Vec::new();
+        loop {
+            let step = self.step(dispatcher)?;
+            events.extend(step.events);
+            if step.dispatched == 0 && self.drainer.is_empty() && !step.wait.is_zero() {
+                return Ok(events);
+            }
+        }
+    }
+
+    fn send(&mut self, run: ClaimedRun, dispatcher: &dyn Dispatcher) {
+        let ClaimedRun {
+            number,
+            lease,
+            deliveries,
+            ..
+        } = run;
+        let clock = &self.clock;
+        let reports = &mut self.reports;
+        let mut may_send = |_: &_| lease.holds(Instant::read(clock.as_ref()));
+        let mut report = |delivery: Delivery, outcome: Option<Outcome>| {
+            reports.push(Report {
+                run: number,
+                id: delivery.id,
+                claims: i64::from(delivery.attempt),
+                elapsed_ms: 0,
+                told: match outcome {
+                    Some(outcome) => Told::Outcome(Box::new(delivery), outcome),
+                    None => Told::Released,
+                },
+            });
+        };
+        dispatcher.dispatch_run(&mut Run::new(deliveries, &mut may_send, &mut report));
+    }
+}
