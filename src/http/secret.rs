@@ -1,0 +1,455 @@
+//! Secrets and credentials: read when they are needed, kept in memory, shown nowhere.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+
+use crate::clock::{Clock, SystemClock, pause};
+
+/// How long a secret's command may run.
+pub(super) const COMMAND_LIMIT: Duration = Duration::from_secs(10);
+
+/// The most bytes a secret may have.
+const MAX_SECRET: u64 = 64 * 1024;
+
+/// The most principals whose credentials a route remembers.
+const MAX_PRINCIPALS: usize = 1024;
+
+/// A secret, or the place where it is found.
+///
+/// `Debug` never shows it. Environment, file and command are read when the first message needs
+/// them and again after the receiver answered 401, so a renewed secret needs no restart.
+#[derive(Clone)]
+pub struct Secret(Place);
+
+#[derive(Clone)]
+enum Place {
+    Value(String),
+    Env(String),
+    File(PathBuf),
+    Command(Vec<String>),
+}
+
+impl Secret {
+    /// The secret itself.
+    pub fn value(secret: impl Into<String>) -> Self {
+        Self(Place::Value(secret.into()))
+    }
+
+    /// The value of an environment variable.
+    pub fn env(name: impl Into<String>) -> Self {
+        Self(Place::Env(name.into()))
+    }
+
+    /// The content of a file, without white space around it.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self(Place::File(path.into()))
+    }
+
+    /// The first line a program prints. It is run without a shell and killed after 10 seconds.
+    pub fn command<S: Into<String>>(command: impl IntoIterator<Item = S>) -> Self {
+        Self(Place::Command(
+            command.into_iter().map(Into::into).collect(),
+        ))
+    }
+
+    /// What can be known to be wrong before the secret is needed.
+    pub(super) fn check(&self) -> Result<(), String> {
+        match &self.0 {
+            Place::Value(value) => usable(value).map(drop).map_err(|it| it.to_string()),
+            Place::Env(name) if name.is_empty() || name.contains(['=', '\0']) => {
+                Err("the secret's environment variable has no valid name".into())
+            }
+            Place::Command(command) if command.first().is_none_or(String::is_empty) => {
+                Err("the secret's command is empty".into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether reading it may take its time.
+    pub(super) fn is_slow(&self) -> bool {
+        matches!(self.0, Place::Command(_))
+    }
+
+    pub(super) fn read(&self) -> anyhow::Result<String> {
+        let text = match &self.0 {
+            Place::Value(value) => value.clone(),
+            // VarError would print a value that is not UTF-8.
+            Place::Env(name) => std::env::var_os(name)
+                .with_context(|| format!("the environment variable {name} is not set"))?
+                .into_string()
+                .ok()
+                .with_context(|| format!("the environment variable {name} is not UTF-8"))?,
+            Place::File(path) => {
+                let file = std::fs::File::open(path)
+                    .with_context(|| format!("{} cannot be read", path.display()))?;
+                bounded(file).with_context(|| format!("{} cannot be read", path.display()))?
+            }
+            Place::Command(command) => run(command)?,
+        };
+        usable(&text)
+            .map(str::to_string)
+            .with_context(|| format!("{self:?}"))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Place::Value(_) => f.write_str("a secret value"),
+            Place::Env(name) => write!(f, "the environment variable {name}"),
+            Place::File(path) => write!(f, "the file {}", path.display()),
+            Place::Command(command) => {
+                // Arguments may hold secrets of their own.
+                let program = command.first().map_or("", String::as_str);
+                write!(f, "the command {program}")
+            }
+        }
+    }
+}
+
+/// The secret as it can stand in a header.
+fn usable(text: &str) -> anyhow::Result<&str> {
+    let text = text.trim();
+    if text.is_empty() {
+        anyhow::bail!("the secret is empty");
+    }
+    if text.chars().any(char::is_control) {
+        anyhow::bail!("the secret contains a line break or another control character");
+    }
+    Ok(text)
+}
+
+fn bounded(source: impl Read) -> anyhow::Result<String> {
+    let mut text = String::new();
+    source.take(MAX_SECRET).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Runs the program and answers its first line.
+fn run(command: &[String]) -> anyhow::Result<String> {
+    let Some((program, arguments)) = command.split_first() else {
+        anyhow::bail!("the secret's command is empty");
+    };
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("the command {program} cannot be run"))?;
+    let clock = SystemClock::default();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if clock.monotonic() >= COMMAND_LIMIT {
+            child.kill()?;
+            child.wait()?;
+            anyhow::bail!("the command {program} did not end within {COMMAND_LIMIT:?}");
+        }
+        pause(Duration::from_millis(10));
+    };
+    if !status.success() {
+        anyhow::bail!("the command {program} failed: {status}");
+    }
+    let mut line = Vec::new();
+    if let Some(output) = child.stdout.take() {
+        // Not to the end: a daemon it left behind may hold the pipe open.
+        for byte in BufReader::new(output.take(MAX_SECRET)).bytes() {
+            match byte? {
+                b'\n' if !line.is_empty() => break,
+                b'\n' | b'\r' => {}
+                other => line.push(other),
+            }
+        }
+    }
+    String::from_utf8(line)
+        .ok()
+        .with_context(|| format!("the command {program} printed no UTF-8"))
+}
+
+/// What a request shows to prove who it comes from. `Debug` shows none of it.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Credential {
+    /// `Authorization: Bearer …`
+    Bearer(String),
+    /// `Authorization: Basic …`
+    Basic {
+        /// The user; must not contain a colon.
+        user: String,
+        /// The password.
+        password: String,
+    },
+    /// A header of the receiver's own, e.g. `X-Api-Key`.
+    Header {
+        /// Its name.
+        name: String,
+        /// The secret.
+        value: String,
+    },
+}
+
+impl Credential {
+    /// Name and value of the header, and every text in it that must not be shown.
+    pub(super) fn header(&self) -> (&str, String, Vec<String>) {
+        match self {
+            Self::Bearer(token) => (
+                "authorization",
+                format!("Bearer {token}"),
+                vec![token.clone()],
+            ),
+            Self::Basic { user, password } => {
+                let code = BASE64_STANDARD.encode(format!("{user}:{password}"));
+                let hidden = vec![code.clone(), password.clone()];
+                ("authorization", format!("Basic {code}"), hidden)
+            }
+            Self::Header { name, value } => (name, value.clone(), vec![value.clone()]),
+        }
+    }
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bearer(_) => f.write_str("Bearer(…)"),
+            Self::Basic { .. } => f.write_str("Basic(…)"),
+            Self::Header { name, .. } => write!(f, "Header({name}: …)"),
+        }
+    }
+}
+
+/// What a [`CredentialSource`] is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CredentialRequest<'a> {
+    /// The channel of the message.
+    pub channel: &'a str,
+    /// The message's principal: whose credential is wanted.
+    pub principal: Option<&'a str>,
+    /// The receiver has just answered 401 to the credential given before: a fresh one is wanted.
+    pub rejected: bool,
+}
+
+/// Where credentials come from, e.g. a login at the ERP. Implemented for closures.
+///
+/// The answer is kept per route and principal and asked for again once the receiver answers 401.
+/// It runs on a worker; the message waits meanwhile, so an answer should take seconds at most. An
+/// error makes the channel wait as unauthorised and is shown as its reason.
+pub trait CredentialSource: Send + Sync {
+    /// The credential to send.
+    fn credential(&self, request: &CredentialRequest<'_>) -> anyhow::Result<Credential>;
+}
+
+impl<F> CredentialSource for F
+where
+    F: Fn(&CredentialRequest<'_>) -> anyhow::Result<Credential> + Send + Sync,
+{
+    fn credential(&self, request: &CredentialRequest<'_>) -> anyhow::Result<Credential> {
+        self(request)
+    }
+}
+
+/// One credential of a route, as it was set.
+#[derive(Clone)]
+pub(super) enum Scheme {
+    Bearer(Secret),
+    Basic(String, Secret),
+    Header(String, Secret),
+    Source(Arc<dyn CredentialSource>),
+}
+
+impl Scheme {
+    fn ask(&self, request: &CredentialRequest<'_>) -> anyhow::Result<Credential> {
+        Ok(match self {
+            Self::Bearer(secret) => Credential::Bearer(secret.read()?),
+            Self::Basic(user, secret) => Credential::Basic {
+                user: user.clone(),
+                password: secret.read()?,
+            },
+            Self::Header(name, secret) => Credential::Header {
+                name: name.clone(),
+                value: secret.read()?,
+            },
+            Self::Source(source) => source.credential(request)?,
+        })
+    }
+
+    /// Secrets of one's own are the same for every channel and principal.
+    fn key(&self, channel: &str, principal: Option<&str>) -> Key {
+        match self {
+            Self::Source(_) => (channel.into(), principal.map(str::to_string)),
+            _ => Key::default(),
+        }
+    }
+
+    /// Whether asking it may take its time.
+    pub(super) fn is_slow(&self) -> bool {
+        match self {
+            Self::Bearer(secret) | Self::Basic(_, secret) | Self::Header(_, secret) => {
+                secret.is_slow()
+            }
+            Self::Source(_) => true,
+        }
+    }
+}
+
+impl fmt::Debug for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bearer(secret) => write!(f, "bearer from {secret:?}"),
+            Self::Basic(_, secret) => write!(f, "basic from {secret:?}"),
+            Self::Header(name, secret) => write!(f, "{name} from {secret:?}"),
+            Self::Source(_) => f.write_str("a credential source"),
+        }
+    }
+}
+
+/// Channel and principal.
+type Key = (String, Option<String>);
+
+type Slot = Arc<Mutex<Option<Credential>>>;
+
+/// A scheme with what it answered.
+#[derive(Debug)]
+pub(super) struct Purse {
+    pub(super) scheme: Scheme,
+    slots: Mutex<HashMap<Key, Slot>>,
+}
+
+impl Purse {
+    pub(super) fn new(scheme: Scheme) -> Self {
+        Self {
+            scheme,
+            slots: Mutex::default(),
+        }
+    }
+
+    /// The credential to send. `rejected` is the one that was answered by 401: when another worker
+    /// has replaced it already, its answer serves; only one asks at a time.
+    pub(super) fn credential(
+        &self,
+        channel: &str,
+        principal: Option<&str>,
+        rejected: Option<&Credential>,
+    ) -> anyhow::Result<Credential> {
+        let slot = self.slot(self.scheme.key(channel, principal));
+        let mut held = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(held) = held.as_ref()
+            && rejected != Some(held)
+        {
+            return Ok(held.clone());
+        }
+        *held = None;
+        let fresh = self.scheme.ask(&CredentialRequest {
+            channel,
+            principal,
+            rejected: rejected.is_some(),
+        })?;
+        *held = Some(fresh.clone());
+        Ok(fresh)
+    }
+
+    /// Asks anew next time, unless that has happened already.
+    pub(super) fn forget(&self, channel: &str, principal: Option<&str>, rejected: &Credential) {
+        let slot = self.slot(self.scheme.key(channel, principal));
+        let mut held = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.as_ref() == Some(rejected) {
+            *held = None;
+        }
+    }
+
+    fn slot(&self, key: Key) -> Slot {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if slots.len() >= MAX_PRINCIPALS && !slots.contains_key(&key) {
+            slots.clear();
+        }
+        slots.entry(key).or_default().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_the_place_of_a_secret_and_never_the_secret() {
+        let shown = format!(
+            "{:?} {:?} {:?} {:?} {:?}",
+            Secret::value("s3cr3t"),
+            Secret::env("ERP_TOKEN"),
+            Secret::command(["vault", "--pin", "s3cr3t"]),
+            Credential::Bearer("s3cr3t".into()),
+            Scheme::Basic("anna".into(), Secret::value("s3cr3t")),
+        );
+        assert!(!shown.contains("s3cr3t"), "{shown}");
+        assert!(
+            shown.contains("ERP_TOKEN") && shown.contains("vault"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn a_secret_is_read_from_its_place() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "  from-file\r\n").unwrap();
+        assert_eq!(Secret::file(file.path()).read().unwrap(), "from-file");
+        assert_eq!(Secret::value("plain").read().unwrap(), "plain");
+        if cfg!(unix) {
+            let secret = Secret::command(["sh", "-c", "echo from-command; echo more"]);
+            assert_eq!(secret.read().unwrap(), "from-command");
+            let error = Secret::command(["sh", "-c", "exit 3"]).read().unwrap_err();
+            assert!(error.to_string().contains("failed"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_unusable_secret_says_why_without_the_secret() {
+        let cases = [
+            (Secret::env("OUTBOX_NO_SUCH_VARIABLE"), "is not set"),
+            (Secret::file("no/such/file"), "cannot be read"),
+            (Secret::command(["no-such-program-here"]), "cannot be run"),
+            (Secret::value("  "), "empty"),
+            (Secret::value("s3c\r\nr3t"), "line break"),
+        ];
+        for (secret, reason) in cases {
+            let error = format!("{:#}", secret.read().unwrap_err());
+            assert!(error.contains(reason), "{error}");
+            assert!(!error.contains("r3t"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_source_is_asked_per_principal_and_again_only_after_a_rejection() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = asked.clone();
+        let purse = Purse::new(Scheme::Source(Arc::new(
+            move |request: &CredentialRequest<'_>| {
+                let mut log = log.lock().unwrap();
+                log.push((request.principal.map(str::to_string), request.rejected));
+                Ok(Credential::Bearer(format!("t{}", log.len())))
+            },
+        )));
+        let get = |principal, rejected| purse.credential("sales", principal, rejected).unwrap();
+        let anna = get(Some("anna"), None);
+        assert_eq!(get(Some("anna"), None), anna);
+        assert_ne!(get(Some("ben"), None), anna);
+        let fresh = get(Some("anna"), Some(&anna));
+        // A second worker that was rejected with the old one takes the fresh one.
+        assert_eq!(get(Some("anna"), Some(&anna)), fresh);
+        purse.forget("sales", Some("anna"), &anna);
+        assert_eq!(get(Some("anna"), None), fresh);
+        let calls: Vec<_> = asked.lock().unwrap().iter().map(|it| it.1).collect();
+        assert_eq!(calls, [false, false, true]);
+    }
+}
