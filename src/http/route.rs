@@ -48,7 +48,7 @@ pub struct Route {
     allow_http: bool,
     ca_file: Option<PathBuf>,
     client_cert: Option<(PathBuf, PathBuf)>,
-    proxy: Option<String>,
+    proxy: Way,
     key_header: String,
     key: String,
     reply: Option<ReplyRule>,
@@ -56,6 +56,14 @@ pub struct Route {
     overrides: Overrides,
     provider_id: Option<String>,
     sign: Option<Secret>,
+}
+
+/// How a route finds its proxy.
+#[derive(Clone)]
+enum Way {
+    Environment,
+    Proxy(String),
+    Direct,
 }
 
 impl fmt::Debug for Route {
@@ -89,7 +97,7 @@ impl Route {
             allow_http: false,
             ca_file: None,
             client_cert: None,
-            proxy: None,
+            proxy: Way::Environment,
             key_header: "Idempotency-Key".into(),
             key: "{message_id}".into(),
             reply: None,
@@ -172,7 +180,13 @@ impl Route {
     /// loopback and what `NO_PROXY` lists (hosts with their subdomains, addresses, CIDR blocks,
     /// `*`). The environment is read when the dispatcher is built.
     pub fn proxy(mut self, url: impl Into<String>) -> Self {
-        self.proxy = Some(url.into());
+        self.proxy = Way::Proxy(url.into());
+        self
+    }
+
+    /// Goes direct, whatever the environment says.
+    pub fn direct(mut self) -> Self {
+        self.proxy = Way::Direct;
         self
     }
 
@@ -299,8 +313,9 @@ impl Route {
         }
         self.overrides.check()?;
         let proxy = match &self.proxy {
-            Some(named) => Some(proxy::named(named)?),
-            None => proxy::from_environment(&url, environment)?,
+            Way::Proxy(named) => Some(proxy::named(named)?),
+            Way::Environment => proxy::from_environment(&url, environment)?,
+            Way::Direct => None,
         };
         let decides =
             self.reply.is_some() || self.reply_with.is_some() || self.provider_id.is_some();
