@@ -117,7 +117,6 @@ impl Server {
         )
     }
 
-    #[allow(clippy::disallowed_methods)] // the pump's monopoly on threads is about the library
     fn run(script: Script, early: Script, tls: Option<Arc<rustls::ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
