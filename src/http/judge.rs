@@ -1,4 +1,4 @@
-//! What an answer means: one table, and the text a person reads.
+//! What an answer means: one table.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
@@ -10,12 +10,10 @@ use crate::dispatch::{Failure, Outcome, Receipt};
 use crate::retry::HOLD_MAX;
 
 use super::reply::{Otherwise, Reply, ReplyRule};
+use super::text::{self, SHOWN};
 
 /// The most bytes of an answer that are kept as evidence.
 const KEPT: usize = 4096;
-
-/// The most characters of a body that stand in a text.
-const SHOWN: usize = 300;
 
 /// What becomes of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,7 +118,7 @@ pub(super) fn outcome(
     let mut failure = Failure::new(code, String::new()).status(reply.status());
     failure.answer = answer;
     failure.server_time = server_time;
-    failure.text = text(reply, json.as_ref(), broken.map(|(_, why)| why));
+    failure.text = text::of(reply, json.as_ref(), broken.map(|(_, why)| why));
     if matches!(reply.status(), 429 | 503) {
         failure.retry_after = reply
             .header("retry-after")
@@ -161,78 +159,6 @@ fn name(value: &Value) -> Option<String> {
         Value::String(text) => Some(text.chars().take(SHOWN).collect()),
         other => Some(other.to_string().chars().take(SHOWN).collect()),
     }
-}
-
-/// Where receivers put what a person needs to read: problem+json, Odoo, Frappe, Graph, OAuth.
-const MESSAGES: [&str; 8] = [
-    "/detail",
-    "/message",
-    // Odoo says the real thing here and "Odoo Server Error" one level up.
-    "/error/data/message",
-    "/error/message",
-    "/exception",
-    "/title",
-    "/error_description",
-    "/error",
-];
-
-/// The message in the body, what is wrong, the status, the start of the body.
-fn text(reply: &Reply, json: Option<&Value>, broken: Option<String>) -> String {
-    let body = shown(&reply.body);
-    let message = json.and_then(|json| {
-        let found = MESSAGES.iter().filter_map(|it| json.pointer(it)?.as_str());
-        found
-            .map(|it| shown(it.as_bytes()))
-            .find(|it| !it.is_empty())
-    });
-    let location = reply.status.is_redirection().then(|| {
-        let place = reply.header("location").unwrap_or("nowhere");
-        // A query may carry tokens.
-        let place = place.split(['?', '#']).next().unwrap_or_default();
-        format!(
-            "redirected to {}, which is not followed",
-            shown(place.as_bytes())
-        )
-    });
-    let portal = (reply.status() == 511).then(|| "the network asks for a login".to_string());
-    let status = match reply.status.canonical_reason() {
-        Some(reason) => format!("HTTP {} {reason}", reply.status()),
-        None => format!("HTTP {}", reply.status()),
-    };
-    let parts = [message, broken, location, portal, Some(status)];
-    let mut text = parts.into_iter().flatten().collect::<Vec<_>>().join("; ");
-    if !body.is_empty() {
-        text.push_str(": ");
-        text.push_str(&body);
-    }
-    text
-}
-
-/// The start of a body on one line: control characters and runs of white space become one space.
-pub(super) fn shown(bytes: &[u8]) -> String {
-    // Four bytes are the most one character has.
-    let start = bytes.get(..SHOWN * 4).unwrap_or(bytes);
-    let text = String::from_utf8_lossy(start);
-    let mut line = String::new();
-    let mut count = 0;
-    for it in text.chars() {
-        let it = if it.is_control() || it.is_whitespace() {
-            ' '
-        } else {
-            it
-        };
-        if it == ' ' && (line.is_empty() || line.ends_with(' ')) {
-            continue;
-        }
-        if count == SHOWN {
-            line.push('…');
-            break;
-        }
-        line.push(it);
-        count += 1;
-    }
-    line.truncate(line.trim_end().len());
-    line
 }
 
 #[cfg(test)]

@@ -3,16 +3,19 @@
 //! A message goes through `send` from top to bottom: `request` builds it, `line` carries it,
 //! `judge` says what the answer means. Nothing here knows the database.
 
+mod credential;
 mod errors;
 mod judge;
 mod line;
 mod names;
+mod plan;
 mod proxy;
 mod reply;
 mod request;
 mod route;
 mod secret;
 mod send;
+mod text;
 mod url;
 
 use std::collections::BTreeMap;
@@ -27,11 +30,12 @@ use crate::error::{Error, Result};
 
 use line::{Line, Settings};
 use names::Names;
-use route::Plan;
+use plan::Plan;
 
+pub use credential::{Credential, CredentialRequest, CredentialSource};
 pub use reply::{Otherwise, Reply, ReplyRule};
 pub use route::Route;
-pub use secret::{Credential, CredentialRequest, CredentialSource, Secret};
+pub use secret::Secret;
 
 /// Sends each message as one HTTP request over its channel's [`Route`].
 ///

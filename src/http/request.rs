@@ -11,8 +11,8 @@ use ureq::http::{HeaderMap, Request, Uri};
 
 use crate::dispatch::Delivery;
 
-use super::route::Plan;
-use super::secret::Credential;
+use super::credential::Credential;
+use super::plan::Plan;
 
 /// What stands for itself in an encoded header value.
 const HEADER: &AsciiSet = &CONTROLS.add(b'%').add(b' ');

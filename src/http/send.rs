@@ -8,12 +8,13 @@ use ureq::http::Response;
 use crate::clock::Clock;
 use crate::dispatch::{Delivery, Failure, Outcome};
 
+use super::credential::Credential;
 use super::errors::{self, Place, is_dead_connection};
 use super::judge;
+use super::plan::Plan;
 use super::reply::{MAX_BODY, Reply};
 use super::request;
-use super::route::Plan;
-use super::secret::Credential;
+use super::text::shown;
 
 /// Larger bodies ask first, so that an early 413 is seen instead of a broken connection.
 const EXPECT_ABOVE: usize = 128 * 1024;
@@ -158,7 +159,7 @@ fn invalid(reason: String) -> Outcome {
 
 fn no_credentials(error: &anyhow::Error) -> Outcome {
     let text = format!("no credentials: {error:#}");
-    Outcome::Blocked(Failure::new(Failure::UNAUTHORISED, judge::shown(text.as_bytes())).local())
+    Outcome::Blocked(Failure::new(Failure::UNAUTHORISED, shown(text.as_bytes())).local())
 }
 
 /// The secrets of one request.

@@ -11,22 +11,22 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 /// A request as it arrived.
 #[derive(Debug, Clone, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Which request of this server, from 1.
-    pub number: usize,
+    pub(crate) number: usize,
     /// Which connection it came over, from 1.
-    pub connection: usize,
+    pub(crate) connection: usize,
     /// Which request of that connection, from 1.
-    pub turn: usize,
-    pub method: String,
-    pub target: String,
+    pub(crate) turn: usize,
+    pub(crate) method: String,
+    pub(crate) target: String,
     /// Names in lower case.
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Seen {
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())
     }
@@ -34,7 +34,7 @@ impl Seen {
 
 /// What the server does with a request.
 #[derive(Debug, Clone)]
-pub enum Answer {
+pub(crate) enum Answer {
     /// These bytes; the connection stays open.
     Send(Vec<u8>),
     /// These bytes, then the end.
@@ -48,7 +48,7 @@ pub enum Answer {
 }
 
 /// A whole response with its length.
-pub fn respond(status: u16, headers: &[(&str, &str)], body: &str) -> Answer {
+pub(crate) fn respond(status: u16, headers: &[(&str, &str)], body: &str) -> Answer {
     let mut text = format!(
         "HTTP/1.1 {status} Said so\r\nContent-Length: {}\r\n",
         body.len()
@@ -60,7 +60,7 @@ pub fn respond(status: u16, headers: &[(&str, &str)], body: &str) -> Answer {
 }
 
 /// 200 and a short JSON body.
-pub fn ok() -> Answer {
+pub(crate) fn ok() -> Answer {
     respond(
         200,
         &[("Content-Type", "application/json")],
@@ -85,7 +85,7 @@ struct Shared {
 }
 
 /// Serves until it is dropped.
-pub struct Server {
+pub(crate) struct Server {
     address: SocketAddr,
     shared: Arc<Shared>,
     arrivals: Receiver<()>,
@@ -95,7 +95,7 @@ pub struct Server {
 
 impl Server {
     /// Answers every request by `script`.
-    pub fn start(script: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(script: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
         Self::run(
             Arc::new(move |seen| Some(script(seen))),
             Arc::new(|_| None),
@@ -104,12 +104,12 @@ impl Server {
     }
 
     /// Answers by `early` before the body is read, where it answers at all.
-    pub fn early(early: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Self {
+    pub(crate) fn early(early: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Self {
         Self::run(Arc::new(|_| Some(ok())), Arc::new(early), None)
     }
 
     /// Answers every request over TLS by 200.
-    pub fn tls(config: rustls::ServerConfig) -> Self {
+    pub(crate) fn tls(config: rustls::ServerConfig) -> Self {
         Self::run(
             Arc::new(|_| Some(ok())),
             Arc::new(|_| None),
@@ -177,7 +177,7 @@ impl Server {
         }
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         let scheme = if self.shared.tls.is_some() {
             "https"
         } else {
@@ -186,29 +186,29 @@ impl Server {
         format!("{scheme}://{}{path}", self.address)
     }
 
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.address.port()
     }
 
     /// Connections accepted so far.
-    pub fn accepted(&self) -> usize {
+    pub(crate) fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
     /// Requests received so far.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
     }
 
     /// Waits until the next request has arrived.
-    pub fn wait(&self) {
+    pub(crate) fn wait(&self) {
         self.arrivals
             .recv_timeout(Duration::from_secs(20))
             .expect("a request");
     }
 
     /// Closes every connection that is open now.
-    pub fn hang_up(&self) {
+    pub(crate) fn hang_up(&self) {
         for stream in self.shared.streams.lock().unwrap().iter() {
             let _ = stream.shutdown(Shutdown::Both);
         }
