@@ -30,7 +30,7 @@ pub use error::{Error, Result};
 #[cfg(feature = "http")]
 pub use http::{
     Credential, CredentialRequest, CredentialSource, HttpDispatcher, HttpDispatcherBuilder,
-    Otherwise, Reply, ReplyRule, Route, Secret,
+    Otherwise, Preview, Reply, ReplyRule, Route, Secret,
 };
 pub use message::{DEFAULT_MAX_PAYLOAD, Enqueued, MAX_HEADERS, MAX_NAME, Message, OnDuplicate};
 pub use observer::{Event, Observer};

@@ -127,6 +127,22 @@ impl Scheme {
         }
     }
 
+    /// Name and value of the header with stand-ins for what is secret.
+    pub(super) fn stand_in(&self) -> (&str, String) {
+        match self {
+            Self::Bearer(secret) => ("authorization", format!("Bearer {}", secret.stand_in())),
+            Self::Basic(user, secret) => {
+                let login = format!("{user}:{}", secret.stand_in());
+                (
+                    "authorization",
+                    format!("Basic $(printf %s \"{login}\" | base64)"),
+                )
+            }
+            Self::Header(name, secret) => (name, secret.stand_in()),
+            Self::Source(_) => ("authorization", "$CREDENTIAL".into()),
+        }
+    }
+
     /// Whether asking it may take its time.
     pub(super) fn is_slow(&self) -> bool {
         match self {

@@ -100,8 +100,8 @@ impl Line {
         self.settings == *settings
     }
 
-    pub(super) fn forget(&self, host: &str) {
-        self.names.forget(host);
+    pub(super) fn forget(&self, place: &str) {
+        self.names.forget(place);
     }
 
     /// Starts anew with certificates read again: those that just failed may have been mended.

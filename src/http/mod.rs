@@ -9,6 +9,7 @@ mod judge;
 mod line;
 mod names;
 mod plan;
+mod preview;
 mod proxy;
 mod reply;
 mod request;
@@ -33,6 +34,7 @@ use names::Names;
 use plan::Plan;
 
 pub use credential::{Credential, CredentialRequest, CredentialSource};
+pub use preview::Preview;
 pub use reply::{Otherwise, Reply, ReplyRule};
 pub use route::Route;
 pub use secret::Secret;

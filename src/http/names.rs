@@ -51,13 +51,10 @@ struct Entry {
 }
 
 impl Names {
-    /// Looks `host` up anew next time.
-    pub(super) fn forget(&self, host: &str) {
-        let mut known = self.0.lock();
-        for (place, entry) in known.iter_mut() {
-            if place.rsplit_once(':').is_some_and(|(it, _)| it == host) {
-                entry.addresses = None;
-            }
+    /// Looks `place`, a `host:port`, up anew next time.
+    pub(super) fn forget(&self, place: &str) {
+        if let Some(entry) = self.0.lock().get_mut(place) {
+            entry.addresses = None;
         }
     }
 
@@ -120,7 +117,7 @@ impl Resolver for Names {
             .not_zero()
             .map_or(Duration::MAX, |it| *it)
             .min(config.timeouts().connect.unwrap_or(Duration::MAX));
-        let place = format!("{host}:{port}");
+        let place = format!("{}:{port}", host.to_ascii_lowercase());
         let started = shared.clock.monotonic();
         let mut known = shared.lock();
         loop {
@@ -227,10 +224,10 @@ mod tests {
         );
         let span = Duration::from_secs(20);
         assert_eq!(
-            ask(&names, "http://shop.invalid/", span).unwrap(),
+            ask(&names, "http://Shop.invalid/", span).unwrap(),
             [made_up]
         );
-        names.forget("shop.invalid");
+        names.forget("shop.invalid:80");
         let error = ask(&names, "http://shop.invalid/", span).unwrap_err();
         assert!(
             error.to_string().contains("shop.invalid cannot be found"),

@@ -12,7 +12,7 @@ use super::judge::Overrides;
 use super::line::{Line, Settings};
 use super::proxy;
 use super::reply::{ReplyRule, check_pointer};
-use super::request::pair;
+use super::request::{pair, signing_key};
 use super::route::{Judge, Route, Way};
 use super::secret::{COMMAND_LIMIT, Secret};
 use super::url::{Template, Url};
@@ -27,7 +27,7 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 const SLACK: Duration = Duration::from_secs(5);
 
 /// Headers the transport sets.
-const RESERVED: [&str; 14] = [
+pub(super) const RESERVED: [&str; 14] = [
     "connection",
     "content-length",
     "content-type",
@@ -226,6 +226,9 @@ impl Route {
         }
         if let Some(secret) = &self.sign {
             secret.check()?;
+            secret
+                .known()
+                .map_or(Ok(()), |it| signing_key(it).map(drop))?;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use ureq::http::{HeaderMap, Request, Uri};
 use crate::dispatch::Delivery;
 
 use super::credential::Credential;
-use super::plan::Plan;
+use super::plan::{Plan, RESERVED};
 
 /// What stands for itself in an encoded header value.
 const HEADER: &AsciiSet = &CONTROLS.add(b'%').add(b' ');
@@ -54,6 +54,24 @@ pub(super) fn head(plan: &Plan, delivery: &Delivery) -> Result<Head, String> {
 }
 
 impl Head {
+    pub(super) fn url(&self) -> String {
+        self.uri.to_string()
+    }
+
+    pub(super) fn webhook_id(&self) -> &str {
+        &self.webhook_id
+    }
+
+    /// The headers so far, as text.
+    pub(super) fn shown(&self) -> Vec<(String, String)> {
+        let all = self.headers.iter();
+        all.map(|(name, value)| {
+            let value = String::from_utf8_lossy(value.as_bytes());
+            (name.to_string(), value.into_owned())
+        })
+        .collect()
+    }
+
     /// The request itself. `sign` is the signing secret and the time in seconds.
     pub(super) fn request<'a>(
         &self,
@@ -72,6 +90,9 @@ impl Head {
             let (name, value, _) = credential.header();
             let (name, mut value) = pair(name, &value)
                 .map_err(|_| format!("{credential:?} cannot stand in a header"))?;
+            if RESERVED.contains(&name.as_str()) || name == plan.key_header {
+                return Err(format!("the header {name} cannot carry a credential"));
+            }
             value.set_sensitive(true);
             headers.insert(name, value);
         }

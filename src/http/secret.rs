@@ -19,6 +19,10 @@ const MAX_SECRET: u64 = 64 * 1024;
 ///
 /// `Debug` never shows it. Environment, file and command are read when the first message needs
 /// them and again after the receiver answered 401, so a renewed secret needs no restart.
+///
+/// This crate logs no secret and takes those of a request out of what its receiver echoes. One
+/// leak is not ours to stop: the library `ureq_proto` dumps raw requests to the [`log`] target of
+/// its name at level trace. A program that logs at trace should leave that target out.
 #[derive(Clone)]
 pub struct Secret(Place);
 
@@ -64,6 +68,23 @@ impl Secret {
                 Err("the secret's command is empty".into())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// The secret, where it was given itself.
+    pub(super) fn known(&self) -> Option<&str> {
+        match &self.0 {
+            Place::Value(value) => Some(value.trim()),
+            _ => None,
+        }
+    }
+
+    /// What stands for it in a command to copy: a shell expression without the secret.
+    pub(super) fn stand_in(&self) -> String {
+        match &self.0 {
+            Place::Env(name) => format!("${name}"),
+            Place::File(path) => format!("$(cat '{}')", path.display()),
+            Place::Value(_) | Place::Command(_) => "$SECRET".into(),
         }
     }
 

@@ -49,7 +49,7 @@ pub(super) fn send(
     let mut anew = false;
     let mut renewed = false;
     loop {
-        let sign = keys.sign.as_deref().map(|it| (it, clock.wall() / 1000));
+        let sign = keys.sign().map(|it| (it, clock.wall() / 1000));
         let payload = delivery.payload.as_slice();
         let request = head.request(plan, payload, &keys.credentials, sign, expect);
         let request = match request {
@@ -59,7 +59,9 @@ pub(super) fn send(
         let response = match plan.line.run(request, anew) {
             Ok(response) => response,
             Err((error, reused)) => {
-                plan.line.forget(&plan.url.host);
+                for place in plan.proxy.iter().chain([&plan.target]) {
+                    plan.line.forget(place);
+                }
                 if reused && !anew && is_dead_connection(&error) && may_repeat() {
                     anew = true;
                     continue;
@@ -78,14 +80,14 @@ pub(super) fn send(
             expect = false;
             continue;
         }
-        if reply.status() == 401 && !plan.purses.is_empty() {
+        if reply.status() == 401 && !keys.are_none() {
             if renewed || !may_repeat() {
                 keys.forget(plan, delivery);
             } else {
                 renewed = true;
                 match Keys::ask(plan, delivery, Some(&keys)) {
                     // The same again would be answered the same.
-                    Ok(fresh) if fresh.credentials == keys.credentials => {}
+                    Ok(fresh) if fresh == keys => {}
                     Ok(fresh) => {
                         keys = fresh;
                         continue;
@@ -163,9 +165,10 @@ fn no_credentials(error: &anyhow::Error) -> Outcome {
 }
 
 /// The secrets of one request.
+#[derive(PartialEq)]
 struct Keys {
     credentials: Vec<Credential>,
-    sign: Option<String>,
+    sign: Option<Credential>,
 }
 
 impl Keys {
@@ -177,19 +180,30 @@ impl Keys {
             let old = rejected.and_then(|it| it.credentials.get(at));
             credentials.push(purse.credential(channel, principal, old)?);
         }
-        let sign = match (&plan.sign, rejected) {
-            (None, _) => None,
-            (Some(_), Some(rejected)) => rejected.sign.clone(),
-            (Some(purse), None) => match purse.credential(channel, principal, None)? {
-                Credential::Header { value, .. } => Some(value),
-                _ => None,
-            },
+        let old = rejected.and_then(|it| it.sign.as_ref());
+        let sign = match &plan.sign {
+            Some(purse) => Some(purse.credential(channel, principal, old)?),
+            None => None,
         };
         Ok(Self { credentials, sign })
     }
 
+    fn are_none(&self) -> bool {
+        self.credentials.is_empty() && self.sign.is_none()
+    }
+
+    /// The signing secret.
+    fn sign(&self) -> Option<&str> {
+        match &self.sign {
+            Some(Credential::Header { value, .. }) => Some(value),
+            _ => None,
+        }
+    }
+
     fn forget(&self, plan: &Plan, delivery: &Delivery) {
-        for (purse, credential) in plan.purses.iter().zip(&self.credentials) {
+        let purses = plan.purses.iter().chain(&plan.sign);
+        let credentials = self.credentials.iter().chain(&self.sign);
+        for (purse, credential) in purses.zip(credentials) {
             let principal = delivery.principal.as_deref();
             purse.forget(&delivery.channel, principal, credential);
         }
@@ -197,9 +211,9 @@ impl Keys {
 
     /// What must not be shown.
     fn hidden(&self) -> Vec<String> {
-        let credentials = self.credentials.iter().flat_map(|it| it.header().2);
-        let all = credentials.chain(self.sign.clone());
-        all.filter(|it| it.len() >= HIDDEN).collect()
+        let all = self.credentials.iter().chain(&self.sign);
+        let texts = all.flat_map(|it| it.header().2);
+        texts.filter(|it| it.len() >= HIDDEN).collect()
     }
 
     /// Takes the secrets out of a text for people.

@@ -188,3 +188,12 @@ fn a_receivers_wish_for_rest_is_taken_from_429_and_503() {
         ]
     );
 }
+
+#[test]
+fn an_interim_answer_is_not_the_answer() {
+    let server = Server::start(|_| {
+        let hints = "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n";
+        Answer::Send(format!("{hints}HTTP/1.1 503 Later\r\nContent-Length: 0\r\n\r\n").into())
+    });
+    assert_eq!(retry(send(&to(&server), &sale())).status, Some(503));
+}

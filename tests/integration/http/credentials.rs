@@ -144,3 +144,80 @@ fn a_credential_that_cannot_be_had_blocks_the_channel_and_says_why() {
     }
     assert_eq!(server.accepted(), 0);
 }
+
+#[test]
+fn a_signing_secret_is_read_again_after_401() {
+    let server = Server::start(|seen| match seen.number {
+        1 => respond(401, &[], ""),
+        _ => ok(),
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "whsec_b2xk").unwrap();
+    let dispatcher = over(Route::post(server.url("/")).sign(Secret::file(file.path())));
+    // The secret has not changed: asking again would be answered the same.
+    blocked(send(&dispatcher, &sale()));
+    std::fs::write(file.path(), "whsec_bmV3").unwrap();
+    delivered(send(&dispatcher, &sale()));
+    let signatures: Vec<_> = server.seen();
+    assert_eq!(signatures.len(), 2);
+}
+
+#[test]
+fn a_source_cannot_take_over_the_transports_headers() {
+    let server = Server::start(|_| ok());
+    for name in ["Host", "Content-Length", "idempotency-key", "x y"] {
+        let dispatcher = over(Route::post(server.url("/")).credentials(
+            move |_: &CredentialRequest<'_>| {
+                Ok(Credential::Header {
+                    name: name.into(),
+                    value: "1".into(),
+                })
+            },
+        ));
+        assert_eq!(
+            blocked(send(&dispatcher, &sale())).code,
+            Failure::UNAUTHORISED
+        );
+    }
+    assert_eq!(server.accepted(), 0);
+}
+
+/// Counts what any library in this process logs, and keeps the lines with a secret.
+struct Sink(AtomicUsize, Mutex<Vec<String>>);
+
+impl log::Log for Sink {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        // This one dumps every byte at trace; the documentation of `Secret` warns of it.
+        if record.target().starts_with("ureq_proto") && record.level() == log::Level::Trace {
+            return;
+        }
+        let line = format!("{}: {}", record.target(), record.args());
+        if line.contains("log-5ecret") || line.contains("YW5uYTpsb2ctNWVjcmV0LTE=") {
+            self.1.lock().unwrap().push(line);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+static SINK: Sink = Sink(AtomicUsize::new(0), Mutex::new(Vec::new()));
+
+#[test]
+fn no_log_shows_a_secret_except_the_wire_dump_at_trace() {
+    log::set_logger(&SINK).unwrap();
+    log::set_max_level(log::LevelFilter::Trace);
+    let server = Server::start(|_| respond(401, &[], "{}"));
+    let route = Route::post(server.url("/"))
+        .basic("anna", Secret::value("log-5ecret-1"))
+        .secret_header("X-Api-Key", Secret::value("log-5ecret-2"));
+    blocked(send(&over(route), &sale()));
+    log::set_max_level(log::LevelFilter::Off);
+    assert!(SINK.0.load(Ordering::SeqCst) > 0);
+    let lines: Vec<_> = std::mem::take(&mut *SINK.1.lock().unwrap());
+    assert!(lines.is_empty(), "{lines:#?}");
+}

@@ -38,6 +38,7 @@ fn a_route_that_cannot_work_is_refused_with_one_sentence() {
             route().secret_header("Host", Secret::value("c")),
             "cannot carry",
         ),
+        (route().sign(Secret::value("s3cr3t")), "whsec_"),
         (route().timeout(Duration::ZERO), "timeout"),
         (
             route().connect_timeout(Duration::from_secs(9999)),
@@ -88,4 +89,38 @@ fn the_time_limit_covers_the_timeout_and_one_repeat() {
         limit >= Duration::from_secs(14) && limit < Duration::from_secs(30),
         "{limit:?}"
     );
+}
+
+#[test]
+fn a_preview_shows_the_request_and_no_secret() {
+    let route = Route::post("https://erp.example/sales/{dedupe_key}")
+        .direct()
+        .header("X-Store", "17")
+        .bearer(Secret::env("ERP_TOKEN"))
+        .secret_header("X-Api-Key", Secret::value("s3cr3t"))
+        .sign(Secret::value("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"));
+    let preview = over(route).preview(&sale()).unwrap();
+    assert_eq!(preview.method, "POST");
+    assert_eq!(preview.url, "https://erp.example/sales/key-1");
+    let wanted = [
+        ("authorization", "Bearer $ERP_TOKEN"),
+        ("content-type", "application/json"),
+        ("idempotency-key", "message-1"),
+        ("webhook-id", "message-1"),
+        ("webhook-signature", "$SIGNATURE"),
+        ("webhook-timestamp", "$TIMESTAMP"),
+        ("x-api-key", "$SECRET"),
+        ("x-store", "17"),
+    ];
+    let mut headers = preview.headers;
+    headers.sort();
+    let found: Vec<_> = headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
+    assert_eq!(found, wanted);
+    let error = over(Route::post("https://erp.example/{recipient}"))
+        .preview(&sale())
+        .unwrap_err();
+    assert!(error.to_string().contains("no recipient"), "{error}");
 }
