@@ -48,12 +48,9 @@ pub(super) fn describe(error: &ureq::Error, place: Place<'_>) -> (&'static str, 
             "timeout",
             format!("no connection to {next} within {:?}", place.connect_timeout),
         ),
-        ureq::Error::Timeout(kind) => (
+        ureq::Error::Timeout(_) => (
             "timeout",
-            format!(
-                "{target} did not answer within {:?} ({kind})",
-                place.timeout
-            ),
+            format!("{target} did not answer within {:?}", place.timeout),
         ),
         ureq::Error::ConnectProxyFailed(reason) => ("proxy", format!("{next}: {reason}")),
         ureq::Error::InvalidProxyUrl => ("proxy", "the proxy's URL is not valid".into()),

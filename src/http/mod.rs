@@ -41,9 +41,24 @@ pub use secret::Secret;
 
 /// Sends each message as one HTTP request over its channel's [`Route`].
 ///
-/// Redirects are never followed, statuses are judged as the documentation of the crate lists them,
-/// and connections are kept alive and shared by the workers. Cloning is cheap; clones share
-/// everything.
+/// Connections are kept alive and shared by the workers. Cloning is cheap; clones share everything.
+///
+/// | what came back | outcome | [`Failure::code`](crate::Failure::code) |
+/// |---|---|---|
+/// | 2xx, and the route's [`ReplyRule`] holds | delivered | |
+/// | 2xx, and it does not | as the rule says: retry or rejected | `reply_rule` |
+/// | 400, 406, 410–415, 422, 431, 451 | rejected | `http_422` … |
+/// | 3xx, never followed | blocked | `redirected` |
+/// | 401, with fresh credentials too; 407 | blocked | `unauthorised` |
+/// | 511 | blocked | `portal` |
+/// | any other status | retry | `http_503` … |
+/// | no answer | unreachable | `dns`, `refused`, `unreachable`, `reset`, `tls`, `proxy`, `timeout`, `garbage`, `interrupted`, `unknown` |
+/// | credentials cannot be had | blocked | `unauthorised` |
+/// | the message cannot be sent over this route | rejected, local | `invalid` |
+///
+/// A request is repeated at once, and only once, when a kept connection turns out dead or 401 asks
+/// for fresh credentials; it is the same in every byte of the body and in its idempotency key.
+/// `Retry-After` is taken from 429 and 503. Up to 64 KiB of an answer are read and 4 KiB kept.
 ///
 /// ```
 /// # fn main() -> sqlite_outbox::Result<()> {

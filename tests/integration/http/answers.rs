@@ -197,3 +197,57 @@ fn an_interim_answer_is_not_the_answer() {
     });
     assert_eq!(retry(send(&to(&server), &sale())).status, Some(503));
 }
+
+#[test]
+fn no_garbage_is_a_delivery_or_a_refusal_or_a_panic() {
+    let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X-A: 1\r\n".repeat(500));
+    let long = format!("HTTP/1.1 200 OK\r\nX-A: {}\r\n\r\n", "a".repeat(1 << 20));
+    let answers = [
+        "",
+        "\r\n\r\n",
+        "\u{0}\u{1}\u{2}",
+        "HTTP/1.1\r\n\r\n",
+        "HTTP/1.1 2OO OK\r\n\r\n",
+        "HTTP/1.1 99 Low\r\n\r\n",
+        "HTTP/1.1 000 Zero\r\n\r\n",
+        "HTTP/1.1 1000 High\r\n\r\n",
+        "HTTP/9.9 200 OK\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX-A: \u{1}\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+        "HTTP/1.1 200",
+        "HTTP/1.1 200 OK\r\nX-A: cut",
+        &many,
+        &long,
+    ];
+    for answer in answers {
+        let bytes = answer.as_bytes().to_vec();
+        let server = Server::start(move |_| Answer::SendAndClose(bytes.clone()));
+        let start: String = answer.chars().take(60).collect();
+        match send(&to(&server), &sale()) {
+            Outcome::Unreachable(_) | Outcome::Retry(_) => {}
+            other => panic!("{start:?}: {other:?}"),
+        }
+    }
+    // The status is there; only the body is broken.
+    for body in [
+        "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\nab",
+        "Content-Length: 5\r\n\r\nab",
+        "Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\nab",
+    ] {
+        let bytes = format!("HTTP/1.1 200 OK\r\n{body}").into_bytes();
+        let server = Server::start(move |_| Answer::SendAndClose(bytes.clone()));
+        delivered(send(&to(&server), &sale()));
+        let rule = ReplyRule::new().require("/data");
+        retry(send(
+            &over(Route::post(server.url("/")).reply(rule)),
+            &sale(),
+        ));
+    }
+}

@@ -81,7 +81,7 @@ fn a_timeout_is_not_repeated() {
         1 => ok(),
         _ => Answer::Hang,
     });
-    let dispatcher = over(Route::post(server.url("/")).timeout(Duration::from_millis(300)));
+    let dispatcher = over(Route::post(server.url("/")).timeout(Duration::from_secs(1)));
     delivered(send(&dispatcher, &sale()));
     let failure = unreachable(send(&dispatcher, &sale()));
     assert_eq!(failure.code, "timeout");
@@ -92,7 +92,7 @@ fn a_timeout_is_not_repeated() {
 fn headers_that_drip_end_with_the_timeout() {
     let server = Server::start(|_| Answer::Drip(b"HTTP/1.1 200 OK\r\nX-Slow: ".to_vec(), b'a'));
     let started = Instant::now();
-    let dispatcher = over(Route::post(server.url("/")).timeout(Duration::from_millis(300)));
+    let dispatcher = over(Route::post(server.url("/")).timeout(Duration::from_secs(1)));
     assert_eq!(unreachable(send(&dispatcher, &sale())).code, "timeout");
     assert!(
         started.elapsed() < Duration::from_secs(5),
@@ -110,7 +110,7 @@ fn a_body_that_drips_or_never_ends_is_bounded_and_the_status_counts() {
     ] {
         let server = Server::start(move |_| answer.clone());
         let started = Instant::now();
-        let route = || Route::post(server.url("/")).timeout(Duration::from_millis(300));
+        let route = || Route::post(server.url("/")).timeout(Duration::from_secs(1));
         delivered(send(&over(route()), &sale()));
         let rule = ReplyRule::new().require("/data/name");
         let failure = retry(send(&over(route().reply(rule)), &sale()));
