@@ -47,6 +47,24 @@ pub struct Delivery {
 pub(crate) type DeliveredHook =
     dyn Fn(&rusqlite::Connection, &Delivery, &Receipt) -> anyhow::Result<()> + Send + Sync;
 
+impl Delivery {
+    /// A first delivery of a JSON payload, to try a dispatcher without an outbox: `id`, keys and
+    /// `attempt` are set to something, every other field is empty. Set what the test needs.
+    pub fn new(channel: impl Into<String>, payload: impl Into<Vec<u8>>) -> Self {
+        Self {
+            id: 1,
+            message_id: "message-1".into(),
+            instance: "instance-1".into(),
+            channel: channel.into(),
+            dedupe_key: "key-1".into(),
+            content_type: "application/json".into(),
+            payload: payload.into(),
+            attempt: 1,
+            ..Self::default()
+        }
+    }
+}
+
 /// A transport. Implemented for closures `Fn(&Delivery) -> anyhow::Result<Outcome>`.
 ///
 /// `Ok` says what happened. `Err` means "I do not know": the message is tried again and

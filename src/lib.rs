@@ -7,6 +7,8 @@ mod drain;
 mod draining;
 mod entry;
 mod error;
+#[cfg(feature = "http")]
+mod http;
 mod message;
 mod observer;
 mod options;
@@ -26,6 +28,11 @@ pub use dispatch::{Delivery, Dispatcher, Failure, Outcome, Receipt, Router, Run}
 pub use draining::{Cancel, ChannelReport, DrainReport, Draining, Ended, PumpBuilder};
 pub use entry::{Attempt, Entry, Filter, Status};
 pub use error::{Error, Result};
+#[cfg(feature = "http")]
+pub use http::{
+    Credential, CredentialRequest, CredentialSource, HttpDispatcher, HttpDispatcherBuilder,
+    Otherwise, Preview, Reply, ReplyRule, Route, Secret,
+};
 pub use message::{DEFAULT_MAX_PAYLOAD, Enqueued, MAX_HEADERS, MAX_NAME, Message, OnDuplicate};
 pub use observer::{Event, Observer};
 pub use options::Options;

@@ -1,0 +1,258 @@
+//! Credentials: asked for when they are needed, kept per principal, shown nowhere.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+
+use super::secret::Secret;
+
+/// The most principals whose credentials a route remembers.
+const MAX_PRINCIPALS: usize = 1024;
+
+/// What a request shows to prove who it comes from. `Debug` shows none of it.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Credential {
+    /// `Authorization: Bearer …`
+    Bearer(String),
+    /// `Authorization: Basic …`
+    Basic {
+        /// The user; must not contain a colon.
+        user: String,
+        /// The password.
+        password: String,
+    },
+    /// A header of the receiver's own, e.g. `X-Api-Key`.
+    Header {
+        /// Its name.
+        name: String,
+        /// The secret.
+        value: String,
+    },
+}
+
+impl Credential {
+    /// Name and value of the header, and every text in it that must not be shown.
+    pub(super) fn header(&self) -> (&str, String, Vec<String>) {
+        match self {
+            Self::Bearer(token) => (
+                "authorization",
+                format!("Bearer {token}"),
+                vec![token.clone()],
+            ),
+            Self::Basic { user, password } => {
+                let code = BASE64_STANDARD.encode(format!("{user}:{password}"));
+                let hidden = vec![code.clone(), password.clone()];
+                ("authorization", format!("Basic {code}"), hidden)
+            }
+            Self::Header { name, value } => (name, value.clone(), vec![value.clone()]),
+        }
+    }
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bearer(_) => f.write_str("Bearer(…)"),
+            Self::Basic { .. } => f.write_str("Basic(…)"),
+            Self::Header { name, .. } => write!(f, "Header({name}: …)"),
+        }
+    }
+}
+
+/// What a [`CredentialSource`] is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CredentialRequest<'a> {
+    /// The channel of the message.
+    pub channel: &'a str,
+    /// The message's principal: whose credential is wanted.
+    pub principal: Option<&'a str>,
+    /// The receiver has just answered 401 to the credential given before: a fresh one is wanted.
+    pub rejected: bool,
+}
+
+/// Where credentials come from, e.g. a login at the ERP. Implemented for closures.
+///
+/// The answer is kept per route and principal and asked for again once the receiver answers 401.
+/// It runs on a worker; the message waits meanwhile, so an answer should take seconds at most. An
+/// error makes the channel wait as unauthorised and is shown as its reason.
+pub trait CredentialSource: Send + Sync {
+    /// The credential to send.
+    fn credential(&self, request: &CredentialRequest<'_>) -> anyhow::Result<Credential>;
+}
+
+impl<F> CredentialSource for F
+where
+    F: Fn(&CredentialRequest<'_>) -> anyhow::Result<Credential> + Send + Sync,
+{
+    fn credential(&self, request: &CredentialRequest<'_>) -> anyhow::Result<Credential> {
+        self(request)
+    }
+}
+
+/// One credential of a route, as it was set.
+#[derive(Clone)]
+pub(super) enum Scheme {
+    Bearer(Secret),
+    Basic(String, Secret),
+    Header(String, Secret),
+    Source(Arc<dyn CredentialSource>),
+}
+
+impl Scheme {
+    fn ask(&self, request: &CredentialRequest<'_>) -> anyhow::Result<Credential> {
+        Ok(match self {
+            Self::Bearer(secret) => Credential::Bearer(secret.read()?),
+            Self::Basic(user, secret) => Credential::Basic {
+                user: user.clone(),
+                password: secret.read()?,
+            },
+            Self::Header(name, secret) => Credential::Header {
+                name: name.clone(),
+                value: secret.read()?,
+            },
+            Self::Source(source) => source.credential(request)?,
+        })
+    }
+
+    /// Secrets of one's own are the same for every channel and principal.
+    fn key(&self, channel: &str, principal: Option<&str>) -> Key {
+        match self {
+            Self::Source(_) => (channel.into(), principal.map(str::to_string)),
+            _ => Key::default(),
+        }
+    }
+
+    /// Name and value of the header with stand-ins for what is secret.
+    pub(super) fn stand_in(&self) -> (&str, String) {
+        match self {
+            Self::Bearer(secret) => ("authorization", format!("Bearer {}", secret.stand_in())),
+            Self::Basic(user, secret) => {
+                let login = format!("{user}:{}", secret.stand_in());
+                (
+                    "authorization",
+                    format!("Basic $(printf %s \"{login}\" | base64)"),
+                )
+            }
+            Self::Header(name, secret) => (name, secret.stand_in()),
+            Self::Source(_) => ("authorization", "$CREDENTIAL".into()),
+        }
+    }
+
+    /// Whether asking it may take its time.
+    pub(super) fn is_slow(&self) -> bool {
+        match self {
+            Self::Bearer(secret) | Self::Basic(_, secret) | Self::Header(_, secret) => {
+                secret.is_slow()
+            }
+            Self::Source(_) => true,
+        }
+    }
+}
+
+impl fmt::Debug for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bearer(secret) => write!(f, "bearer from {secret:?}"),
+            Self::Basic(_, secret) => write!(f, "basic from {secret:?}"),
+            Self::Header(name, secret) => write!(f, "{name} from {secret:?}"),
+            Self::Source(_) => f.write_str("a credential source"),
+        }
+    }
+}
+
+/// Channel and principal.
+type Key = (String, Option<String>);
+
+type Slot = Arc<Mutex<Option<Credential>>>;
+
+/// A scheme with what it answered.
+#[derive(Debug)]
+pub(super) struct Purse {
+    pub(super) scheme: Scheme,
+    slots: Mutex<HashMap<Key, Slot>>,
+}
+
+impl Purse {
+    pub(super) fn new(scheme: Scheme) -> Self {
+        Self {
+            scheme,
+            slots: Mutex::default(),
+        }
+    }
+
+    /// The credential to send. `rejected` is the one that was answered by 401: when another worker
+    /// has replaced it already, its answer serves; only one asks at a time.
+    pub(super) fn credential(
+        &self,
+        channel: &str,
+        principal: Option<&str>,
+        rejected: Option<&Credential>,
+    ) -> anyhow::Result<Credential> {
+        let slot = self.slot(self.scheme.key(channel, principal));
+        let mut held = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(held) = held.as_ref()
+            && rejected != Some(held)
+        {
+            return Ok(held.clone());
+        }
+        *held = None;
+        let fresh = self.scheme.ask(&CredentialRequest {
+            channel,
+            principal,
+            rejected: rejected.is_some(),
+        })?;
+        *held = Some(fresh.clone());
+        Ok(fresh)
+    }
+
+    /// Asks anew next time, unless that has happened already.
+    pub(super) fn forget(&self, channel: &str, principal: Option<&str>, rejected: &Credential) {
+        let slot = self.slot(self.scheme.key(channel, principal));
+        let mut held = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.as_ref() == Some(rejected) {
+            *held = None;
+        }
+    }
+
+    fn slot(&self, key: Key) -> Slot {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if slots.len() >= MAX_PRINCIPALS && !slots.contains_key(&key) {
+            slots.clear();
+        }
+        slots.entry(key).or_default().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_asked_per_principal_and_again_only_after_a_rejection() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = asked.clone();
+        let purse = Purse::new(Scheme::Source(Arc::new(
+            move |request: &CredentialRequest<'_>| {
+                let mut log = log.lock().unwrap();
+                log.push((request.principal.map(str::to_string), request.rejected));
+                Ok(Credential::Bearer(format!("t{}", log.len())))
+            },
+        )));
+        let get = |principal, rejected| purse.credential("sales", principal, rejected).unwrap();
+        let anna = get(Some("anna"), None);
+        assert_eq!(get(Some("anna"), None), anna);
+        assert_ne!(get(Some("ben"), None), anna);
+        let fresh = get(Some("anna"), Some(&anna));
+        // A second worker that was rejected with the old one takes the fresh one.
+        assert_eq!(get(Some("anna"), Some(&anna)), fresh);
+        purse.forget("sales", Some("anna"), &anna);
+        assert_eq!(get(Some("anna"), None), fresh);
+        let calls: Vec<_> = asked.lock().unwrap().iter().map(|it| it.1).collect();
+        assert_eq!(calls, [false, false, true]);
+    }
+}

@@ -1,0 +1,134 @@
+//! What went wrong when no answer came: ureq's errors as codes and sentences.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use crate::dispatch::{Failure, Outcome};
+
+use super::names::NotFound;
+
+/// Where a request went, for the sentence.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// `host:port` of the receiver.
+    pub(super) target: &'a str,
+    /// `host:port` of the proxy, when there is one.
+    pub(super) proxy: Option<&'a str>,
+    pub(super) timeout: Duration,
+    pub(super) connect_timeout: Duration,
+}
+
+/// Whether a connection from the pool may have died before the request was looked at.
+pub(super) fn is_dead_connection(error: &ureq::Error) -> bool {
+    matches!(error, ureq::Error::Io(error) if matches!(
+        error.kind(),
+        ErrorKind::UnexpectedEof
+            | ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe
+            | ErrorKind::NotConnected
+    ))
+}
+
+/// The stable code and the sentence. No text of ours or ureq's here holds a URL's query.
+pub(super) fn describe(error: &ureq::Error, place: Place<'_>) -> (&'static str, String) {
+    let Place { target, proxy, .. } = place;
+    // With a proxy every lookup and connection of ours is to the proxy.
+    let (next, or_proxy): (_, fn(&'static str) -> &'static str) = match proxy {
+        Some(proxy) => (format!("the proxy {proxy}"), |_| "proxy"),
+        None => (target.to_string(), |code| code),
+    };
+    match error {
+        ureq::Error::Other(inner) => match inner.downcast_ref::<NotFound>() {
+            Some(reason) => (or_proxy("dns"), reason.to_string()),
+            None => ("unknown", format!("{target}: {inner}")),
+        },
+        ureq::Error::HostNotFound => (or_proxy("dns"), format!("{next} cannot be found")),
+        ureq::Error::Timeout(ureq::Timeout::Connect) => (
+            "timeout",
+            format!("no connection to {next} within {:?}", place.connect_timeout),
+        ),
+        ureq::Error::Timeout(_) => (
+            "timeout",
+            format!("{target} did not answer within {:?}", place.timeout),
+        ),
+        ureq::Error::ConnectProxyFailed(reason) => ("proxy", format!("{next}: {reason}")),
+        ureq::Error::InvalidProxyUrl => ("proxy", "the proxy's URL is not valid".into()),
+        ureq::Error::Tls(reason) => ("tls", format!("TLS with {target}: {reason}")),
+        ureq::Error::Rustls(reason) => ("tls", format!("TLS with {target}: {reason}")),
+        ureq::Error::Pem(_) | ureq::Error::TlsRequired => {
+            ("tls", format!("TLS with {target}: {error}"))
+        }
+        ureq::Error::Protocol(reason) => (
+            "garbage",
+            format!("{target} answered something that is not HTTP: {reason}"),
+        ),
+        ureq::Error::LargeResponseHeader(..) => {
+            ("garbage", format!("{target} answered too many headers"))
+        }
+        ureq::Error::Io(error) => describe_io(error, target, &next, or_proxy),
+        other => ("unknown", format!("{target}: {other}")),
+    }
+}
+
+fn describe_io(
+    error: &std::io::Error,
+    target: &str,
+    next: &str,
+    or_proxy: fn(&'static str) -> &'static str,
+) -> (&'static str, String) {
+    if let Some(reason) = error
+        .get_ref()
+        .and_then(|it| it.downcast_ref::<rustls::Error>())
+    {
+        return ("tls", format!("TLS with {target}: {reason}"));
+    }
+    match error.kind() {
+        ErrorKind::ConnectionRefused => (
+            or_proxy("refused"),
+            format!("{next} refuses the connection"),
+        ),
+        ErrorKind::NetworkUnreachable
+        | ErrorKind::HostUnreachable
+        | ErrorKind::NetworkDown
+        | ErrorKind::AddrNotAvailable => (
+            or_proxy("unreachable"),
+            format!("{next} cannot be reached: {error}"),
+        ),
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+            ("timeout", format!("{target} did not answer: {error}"))
+        }
+        ErrorKind::UnexpectedEof
+        | ErrorKind::ConnectionReset
+        | ErrorKind::ConnectionAborted
+        | ErrorKind::BrokenPipe
+        | ErrorKind::NotConnected => (
+            "reset",
+            format!("{target} ended the connection without an answer: {error}"),
+        ),
+        ErrorKind::InvalidData => ("garbage", format!("{target} answered garbage: {error}")),
+        _ => ("unknown", format!("{target}: {error}")),
+    }
+}
+
+/// What such an error means for the message: nobody of ours answered, except where the fault is
+/// known to be the request's or the proxy's login.
+pub(super) fn outcome(error: &ureq::Error, place: Place<'_>) -> Outcome {
+    match error {
+        ureq::Error::Http(_) | ureq::Error::BadUri(_) | ureq::Error::BodyExceedsLimit(_) => {
+            Outcome::Rejected(Failure::new("invalid", error.to_string()).local())
+        }
+        // ureq keeps the proxy's status only in the text.
+        ureq::Error::ConnectProxyFailed(reason) if reason.contains("407") => {
+            let (_, text) = describe(error, place);
+            Outcome::Blocked(Failure::new(
+                Failure::UNAUTHORISED,
+                format!("the proxy wants a login: {text}"),
+            ))
+        }
+        _ => {
+            let (code, text) = describe(error, place);
+            Outcome::Unreachable(Failure::new(code, text))
+        }
+    }
+}

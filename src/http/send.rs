@@ -1,0 +1,260 @@
+//! One message, start to end: the request, at most a few repeats, the judgement.
+
+use std::io::Read;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ureq::http::Response;
+
+use crate::clock::Clock;
+use crate::dispatch::{Delivery, Failure, Outcome};
+
+use super::credential::Credential;
+use super::errors::{self, Place, is_dead_connection};
+use super::judge;
+use super::plan::Plan;
+use super::reply::{MAX_BODY, Reply};
+use super::request;
+use super::text::shown;
+
+/// Larger bodies ask first, so that an early 413 is seen instead of a broken connection.
+const EXPECT_ABOVE: usize = 128 * 1024;
+
+/// The shortest secret that is looked for in answers.
+const HIDDEN: usize = 4;
+
+/// Sends one message over its route. `interrupts` counts the calls of `interrupt`.
+///
+/// Repeated at once, each at most once: on a new connection when an idle one turned out dead,
+/// with fresh credentials after 401, without `Expect` after 417. No repeat begins later than the
+/// route's timeout after the start, so the whole takes at most twice the timeout.
+pub(super) fn send(
+    plan: &Plan,
+    delivery: &Delivery,
+    clock: &dyn Clock,
+    interrupts: &AtomicU64,
+) -> Outcome {
+    let head = match request::head(plan, delivery) {
+        Ok(head) => head,
+        Err(reason) => return invalid(reason),
+    };
+    let mut keys = match Keys::ask(plan, delivery, None) {
+        Ok(keys) => keys,
+        Err(error) => return no_credentials(&error),
+    };
+    let started = clock.monotonic();
+    let before = interrupts.load(Ordering::Acquire);
+    let interrupted = || interrupts.load(Ordering::Acquire) != before;
+    let may_repeat = || !interrupted() && clock.monotonic().saturating_sub(started) < plan.timeout;
+    let mut expect = delivery.payload.len() > EXPECT_ABOVE;
+    let mut anew = false;
+    let mut renewed = false;
+    loop {
+        let sign = keys.sign().map(|it| (it, clock.wall() / 1000));
+        let payload = delivery.payload.as_slice();
+        let request = head.request(plan, payload, &keys.credentials, sign, expect);
+        let request = match request {
+            Ok(request) => request,
+            Err(reason) => return no_credentials(&anyhow::Error::msg(reason)),
+        };
+        let response = match plan.line.run(request, anew) {
+            Ok(response) => response,
+            Err((error, reused)) => {
+                for place in plan.proxy.iter().chain([&plan.target]) {
+                    plan.line.forget(place);
+                }
+                if reused && !anew && is_dead_connection(&error) && may_repeat() {
+                    anew = true;
+                    continue;
+                }
+                if interrupted() {
+                    let failure = Failure::new("interrupted", "the request was interrupted");
+                    return Outcome::Unreachable(failure);
+                }
+                return keys.hide(unanswered(plan, &error));
+            }
+        };
+        let mut reply = receive(response, plan);
+        // Before anything is cut out of it: half a secret is one too.
+        reply.body = without(reply.body, &keys.hidden());
+        if reply.status() == 417 && expect && may_repeat() {
+            expect = false;
+            continue;
+        }
+        if reply.status() == 401 && !keys.are_none() {
+            if renewed || !may_repeat() {
+                keys.forget(plan, delivery);
+            } else {
+                renewed = true;
+                match Keys::ask(plan, delivery, Some(&keys)) {
+                    // The same again would be answered the same.
+                    Ok(fresh) if fresh == keys => {}
+                    Ok(fresh) => {
+                        keys = fresh;
+                        continue;
+                    }
+                    Err(error) => return no_credentials(&error),
+                }
+            }
+        }
+        return keys.hide(settle(plan, &reply, clock.wall()));
+    }
+}
+
+fn settle(plan: &Plan, reply: &Reply, now: i64) -> Outcome {
+    let own = plan.reply_with.as_ref().and_then(|judge| judge(reply));
+    own.unwrap_or_else(|| {
+        let rule = plan.reply.as_ref();
+        judge::outcome(
+            reply,
+            &plan.overrides,
+            rule,
+            plan.provider_id.as_deref(),
+            now,
+        )
+    })
+}
+
+/// Reads what can be read of the body, so that the connection can be used again.
+fn receive(response: Response<ureq::Body>, plan: &Plan) -> Reply {
+    let (parts, body) = response.into_parts();
+    let mut reply = Reply {
+        status: parts.status,
+        headers: parts.headers,
+        body: Vec::new(),
+        cut: None,
+    };
+    // One byte more tells a longer body, and reading past the end gives the connection back.
+    let limit = u64::try_from(MAX_BODY)
+        .unwrap_or(u64::MAX)
+        .saturating_add(1);
+    let read = body.into_reader().take(limit).read_to_end(&mut reply.body);
+    if let Err(error) = read {
+        let (_, text) = errors::describe(&ureq::Error::from(error), place(plan));
+        reply.cut = Some(text);
+    } else if reply.body.len() > MAX_BODY {
+        reply.body.truncate(MAX_BODY);
+        reply.cut = Some(format!("it is longer than {} KiB", MAX_BODY / 1024));
+    }
+    reply
+}
+
+fn place(plan: &Plan) -> Place<'_> {
+    Place {
+        target: &plan.target,
+        proxy: plan.proxy.as_deref(),
+        timeout: plan.timeout,
+        connect_timeout: plan.connect_timeout,
+    }
+}
+
+fn unanswered(plan: &Plan, error: &ureq::Error) -> Outcome {
+    let outcome = errors::outcome(error, place(plan));
+    if matches!(&outcome, Outcome::Unreachable(failure) if failure.code == "tls") {
+        plan.line.renew();
+    }
+    outcome
+}
+
+fn invalid(reason: String) -> Outcome {
+    Outcome::Rejected(Failure::new("invalid", reason).local())
+}
+
+fn no_credentials(error: &anyhow::Error) -> Outcome {
+    let text = format!("no credentials: {error:#}");
+    Outcome::Blocked(Failure::new(Failure::UNAUTHORISED, shown(text.as_bytes())).local())
+}
+
+/// The secrets of one request.
+#[derive(PartialEq)]
+struct Keys {
+    credentials: Vec<Credential>,
+    sign: Option<Credential>,
+}
+
+impl Keys {
+    /// Asks for everything; anew where `rejected` was what 401 came back for.
+    fn ask(plan: &Plan, delivery: &Delivery, rejected: Option<&Self>) -> anyhow::Result<Self> {
+        let (channel, principal) = (delivery.channel.as_str(), delivery.principal.as_deref());
+        let mut credentials = Vec::with_capacity(plan.purses.len());
+        for (at, purse) in plan.purses.iter().enumerate() {
+            let old = rejected.and_then(|it| it.credentials.get(at));
+            credentials.push(purse.credential(channel, principal, old)?);
+        }
+        let old = rejected.and_then(|it| it.sign.as_ref());
+        let sign = match &plan.sign {
+            Some(purse) => Some(purse.credential(channel, principal, old)?),
+            None => None,
+        };
+        Ok(Self { credentials, sign })
+    }
+
+    fn are_none(&self) -> bool {
+        self.credentials.is_empty() && self.sign.is_none()
+    }
+
+    /// The signing secret.
+    fn sign(&self) -> Option<&str> {
+        match &self.sign {
+            Some(Credential::Header { value, .. }) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn forget(&self, plan: &Plan, delivery: &Delivery) {
+        let purses = plan.purses.iter().chain(&plan.sign);
+        let credentials = self.credentials.iter().chain(&self.sign);
+        for (purse, credential) in purses.zip(credentials) {
+            let principal = delivery.principal.as_deref();
+            purse.forget(&delivery.channel, principal, credential);
+        }
+    }
+
+    /// What must not be shown.
+    fn hidden(&self) -> Vec<String> {
+        let all = self.credentials.iter().chain(&self.sign);
+        let texts = all.flat_map(|it| it.header().2);
+        texts.filter(|it| it.len() >= HIDDEN).collect()
+    }
+
+    /// Takes the secrets out of a text for people.
+    fn hide(&self, mut outcome: Outcome) -> Outcome {
+        let hidden = self.hidden();
+        match &mut outcome {
+            Outcome::Delivered(receipt) => {
+                receipt.provider_id = receipt
+                    .provider_id
+                    .take()
+                    .map(|it| without_text(it, &hidden));
+            }
+            Outcome::Rejected(failure)
+            | Outcome::Retry(failure)
+            | Outcome::Unreachable(failure)
+            | Outcome::Blocked(failure) => {
+                failure.text = without_text(std::mem::take(&mut failure.text), &hidden);
+            }
+        }
+        outcome
+    }
+}
+
+fn without_text(text: String, hidden: &[String]) -> String {
+    hidden.iter().fold(text, |text, it| text.replace(it, "***"))
+}
+
+fn without(bytes: Vec<u8>, hidden: &[String]) -> Vec<u8> {
+    hidden.iter().fold(bytes, |bytes, secret| {
+        let secret = secret.as_bytes();
+        let mut rest = bytes.as_slice();
+        let mut clean = Vec::new();
+        while let Some(at) = rest.windows(secret.len()).position(|it| it == secret) {
+            clean.extend_from_slice(rest.get(..at).unwrap_or_default());
+            clean.extend_from_slice(b"***");
+            rest = rest.get(at + secret.len()..).unwrap_or_default();
+        }
+        if clean.is_empty() {
+            return bytes;
+        }
+        clean.extend_from_slice(rest);
+        clean
+    })
+}

@@ -1,0 +1,223 @@
+use super::*;
+
+fn guarded(good: &'static str) -> Server {
+    Server::start(move |seen| match seen.header("authorization") {
+        Some(it) if it == good => ok(),
+        other => respond(
+            401,
+            &[],
+            &format!("{{\"message\":\"bad {}\"}}", other.unwrap_or_default()),
+        ),
+    })
+}
+
+#[test]
+fn a_fresh_token_is_asked_for_once_after_401_and_the_request_repeated() {
+    let server = guarded("Bearer t2");
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = asked.clone();
+    let dispatcher = over(Route::post(server.url("/")).credentials(
+        move |request: &CredentialRequest<'_>| {
+            let mut log = log.lock().unwrap();
+            log.push((
+                request.channel.to_string(),
+                request.principal.map(str::to_string),
+                request.rejected,
+            ));
+            Ok(Credential::Bearer(format!("t{}", log.len())))
+        },
+    ));
+    let mut message = sale();
+    message.principal = Some("anna".into());
+    delivered(send(&dispatcher, &message));
+    delivered(send(&dispatcher, &message));
+    let anna = || ("sales".to_string(), Some("anna".to_string()));
+    let wanted = [(anna().0, anna().1, false), (anna().0, anna().1, true)];
+    assert_eq!(*asked.lock().unwrap(), wanted);
+    let bodies: Vec<_> = server.seen().into_iter().map(|it| it.body).collect();
+    assert_eq!(bodies, vec![message.payload; 3]);
+}
+
+#[test]
+fn a_token_that_stays_refused_blocks_the_channel_and_shows_no_token() {
+    let server = guarded("Bearer other");
+    let count = AtomicUsize::new(0);
+    let dispatcher = over(Route::post(server.url("/")).credentials(
+        move |_: &CredentialRequest<'_>| {
+            Ok(Credential::Bearer(format!(
+                "s3cr3t-{}",
+                count.fetch_add(1, Ordering::SeqCst)
+            )))
+        },
+    ));
+    let outcome = send(&dispatcher, &sale());
+    assert!(
+        !format!("{outcome:?}{dispatcher:?}").contains("s3cr3t"),
+        "{outcome:?}"
+    );
+    let failure = blocked(outcome);
+    assert_eq!(failure.code, Failure::UNAUTHORISED);
+    assert!(
+        failure.text.starts_with("bad Bearer ***"),
+        "{}",
+        failure.text
+    );
+    assert!(
+        !String::from_utf8(failure.answer.unwrap())
+            .unwrap()
+            .contains("s3cr3t")
+    );
+    assert_eq!(server.seen().len(), 2);
+    // The next message asks anew.
+    blocked(send(&dispatcher, &sale()));
+    let last = server.seen().pop().unwrap();
+    assert_eq!(last.header("authorization"), Some("Bearer s3cr3t-3"));
+}
+
+#[test]
+fn a_rotated_token_file_is_read_again_after_401() {
+    let server = guarded("Bearer new");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "old\n").unwrap();
+    let dispatcher = over(Route::post(server.url("/")).bearer(Secret::file(file.path())));
+    blocked(send(&dispatcher, &sale()));
+    // The same token again would be answered the same.
+    assert_eq!(server.seen().len(), 1);
+    std::fs::write(file.path(), "new\n").unwrap();
+    delivered(send(&dispatcher, &sale()));
+}
+
+#[test]
+fn basic_and_header_secrets_are_sent_and_never_shown() {
+    let server = Server::start(|seen| {
+        let echo = format!("{:?}", seen.headers);
+        match seen.number {
+            1 => respond(200, &[], &echo),
+            _ => respond(422, &[], &echo),
+        }
+    });
+    let route = Route::post(server.url("/?token=q-s3cr3t"))
+        .basic("anna", Secret::value("p-s3cr3t"))
+        .secret_header("X-Api-Key", Secret::value("k-s3cr3t"));
+    let shown = format!("{route:?}");
+    let dispatcher = over(route);
+    let outcomes = [send(&dispatcher, &sale()), send(&dispatcher, &sale())];
+    let bytes = match &outcomes {
+        [Outcome::Delivered(receipt), Outcome::Rejected(failure)] => {
+            let both = [receipt.answer.clone(), failure.answer.clone()];
+            both.map(|it| String::from_utf8(it.unwrap()).unwrap())
+                .concat()
+        }
+        other => panic!("{other:?}"),
+    };
+    let all = format!("{shown}{dispatcher:?}{outcomes:?}{bytes}");
+    for secret in ["s3cr3t", "YW5uYTpwLXMzY3IzdA=="] {
+        assert!(!all.contains(secret), "{all}");
+    }
+    let seen = server.seen().remove(0);
+    assert_eq!(
+        seen.header("authorization"),
+        Some("Basic YW5uYTpwLXMzY3IzdA==")
+    );
+    assert_eq!(seen.header("x-api-key"), Some("k-s3cr3t"));
+}
+
+#[test]
+fn a_credential_that_cannot_be_had_blocks_the_channel_and_says_why() {
+    let server = Server::start(|_| ok());
+    let routes = [
+        Route::post(server.url("/")).bearer(Secret::env("OUTBOX_TEST_NOT_SET")),
+        Route::post(server.url("/")).credentials(
+            |_: &CredentialRequest<'_>| -> anyhow::Result<Credential> {
+                anyhow::bail!("OUTBOX_TEST_NOT_SET: login failed")
+            },
+        ),
+    ];
+    for route in routes {
+        let failure = blocked(send(&over(route), &sale()));
+        assert_eq!(failure.code, Failure::UNAUTHORISED);
+        assert!(
+            failure.text.contains("OUTBOX_TEST_NOT_SET"),
+            "{}",
+            failure.text
+        );
+    }
+    assert_eq!(server.accepted(), 0);
+}
+
+#[test]
+fn a_signing_secret_is_read_again_after_401() {
+    let server = Server::start(|seen| match seen.number {
+        1 => respond(401, &[], ""),
+        _ => ok(),
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "whsec_b2xk").unwrap();
+    let dispatcher = over(Route::post(server.url("/")).sign(Secret::file(file.path())));
+    // The secret has not changed: asking again would be answered the same.
+    blocked(send(&dispatcher, &sale()));
+    std::fs::write(file.path(), "whsec_bmV3").unwrap();
+    delivered(send(&dispatcher, &sale()));
+    let signatures: Vec<_> = server.seen();
+    assert_eq!(signatures.len(), 2);
+}
+
+#[test]
+fn a_source_cannot_take_over_the_transports_headers() {
+    let server = Server::start(|_| ok());
+    for name in ["Host", "Content-Length", "idempotency-key", "x y"] {
+        let dispatcher = over(Route::post(server.url("/")).credentials(
+            move |_: &CredentialRequest<'_>| {
+                Ok(Credential::Header {
+                    name: name.into(),
+                    value: "1".into(),
+                })
+            },
+        ));
+        assert_eq!(
+            blocked(send(&dispatcher, &sale())).code,
+            Failure::UNAUTHORISED
+        );
+    }
+    assert_eq!(server.accepted(), 0);
+}
+
+/// Counts what any library in this process logs, and keeps the lines with a secret.
+struct Sink(AtomicUsize, Mutex<Vec<String>>);
+
+impl log::Log for Sink {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        // This one dumps every byte at trace; the documentation of `Secret` warns of it.
+        if record.target().starts_with("ureq_proto") && record.level() == log::Level::Trace {
+            return;
+        }
+        let line = format!("{}: {}", record.target(), record.args());
+        if line.contains("log-5ecret") || line.contains("YW5uYTpsb2ctNWVjcmV0LTE=") {
+            self.1.lock().unwrap().push(line);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+static SINK: Sink = Sink(AtomicUsize::new(0), Mutex::new(Vec::new()));
+
+#[test]
+fn no_log_shows_a_secret_except_the_wire_dump_at_trace() {
+    log::set_logger(&SINK).unwrap();
+    log::set_max_level(log::LevelFilter::Trace);
+    let server = Server::start(|_| respond(401, &[], "{}"));
+    let route = Route::post(server.url("/"))
+        .basic("anna", Secret::value("log-5ecret-1"))
+        .secret_header("X-Api-Key", Secret::value("log-5ecret-2"));
+    blocked(send(&over(route), &sale()));
+    log::set_max_level(log::LevelFilter::Off);
+    assert!(SINK.0.load(Ordering::SeqCst) > 0);
+    let lines: Vec<_> = std::mem::take(&mut *SINK.1.lock().unwrap());
+    assert!(lines.is_empty(), "{lines:#?}");
+}
