@@ -2,3 +2,7 @@
 
 mod drain;
 mod enqueue;
+mod fixture;
+mod reads;
+mod sql_contract;
+mod store;
