@@ -71,6 +71,11 @@ pub(crate) fn one(conn: &Connection, sql: &str) -> String {
     values.remove(0)
 }
 
+/// Time for another thread or process to get on.
+pub(crate) fn nap(milliseconds: u64) {
+    std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+}
+
 const CHILD: &str = "OUTBOX_TEST_CHILD";
 
 /// Another process that runs the test `name`, which finds `argument` by [`argument`].

@@ -1,14 +1,10 @@
 //! Opening: what is refused, what is made, what is left alone.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
-use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::{Enqueued, Error, Message, Outbox, Result, SCHEMA, SCHEMA_VERSION};
 
-use crate::fixture::{Till, argument, child, column, one, put, succeeded};
+use crate::fixture::{Till, argument, child, column, nap, one, put, succeeded};
 
 const EITHER_WAY: [fn(&Path) -> Result<Outbox>; 2] = [
     |path| Outbox::open(path),
@@ -180,18 +176,6 @@ fn a_dropped_index_is_made_again_by_open_and_only_by_open() {
 }
 
 #[test]
-fn a_new_file_has_the_write_ahead_log_and_syncs_every_commit() {
-    let till = Till::new();
-    let outbox = till.open();
-    assert_eq!(one(&till.sql(), "PRAGMA journal_mode"), "wal");
-    let lent: Vec<_> = (0..4).map(|_| outbox.connection().unwrap()).collect();
-    for conn in &lent {
-        assert_eq!(one(conn, "PRAGMA synchronous"), "2");
-        assert_eq!(one(conn, "PRAGMA busy_timeout"), "5000");
-    }
-}
-
-#[test]
 fn everything_else_in_the_file_stays_as_it_was() {
     let facts = "SELECT group_concat(fact) FROM (
         SELECT user_version AS fact FROM pragma_user_version
@@ -269,6 +253,28 @@ fn a_file_that_forbids_old_writers_is_refused_with_both_versions() {
 }
 
 #[test]
+fn a_version_that_is_no_number_is_not_ours() {
+    for key in ["schema_version", "min_writer"] {
+        let till = Till::new();
+        till.open();
+        let sql = "UPDATE outbox_meta SET value = 'abc' WHERE key = ?1";
+        till.sql().execute(sql, [key]).unwrap();
+        let error = Outbox::open(&till.path).unwrap_err();
+        assert!(matches!(error, Error::ForeignTable(_)), "{error:?}");
+    }
+}
+
+#[test]
+fn a_file_whose_name_was_deleted_gets_another() {
+    let till = Till::new();
+    let name = till.open().instance_id().to_owned();
+    till.sql()
+        .execute_batch("DELETE FROM outbox_meta WHERE key = 'instance_id'")
+        .unwrap();
+    assert_ne!(till.open().instance_id(), name);
+}
+
+#[test]
 fn a_newer_file_that_allows_old_writers_goes_on_working() {
     let till = Till::new();
     till.open();
@@ -297,34 +303,6 @@ fn an_older_file_is_upgraded_by_open_only() {
 }
 
 #[test]
-fn many_processes_may_make_one_file_at_once() {
-    for _ in 0..3 {
-        let till = Till::new();
-        let children: Vec<_> = (0..8)
-            .map(|_| {
-                child("store::child_opens_and_enqueues", &till.path)
-                    .spawn()
-                    .unwrap()
-            })
-            .collect();
-        children.into_iter().for_each(succeeded);
-        assert_eq!(till.open().unsent().unwrap(), 8 + 1);
-        assert_eq!(one(&till.sql(), "SELECT count(*) FROM outbox_meta"), "3");
-        assert_eq!(one(&till.sql(), "PRAGMA journal_mode"), "wal");
-    }
-}
-
-#[test]
-fn child_opens_and_enqueues() {
-    if let Some(path) = argument() {
-        let outbox = Outbox::open(path).unwrap();
-        put(&outbox, &Message::text("sales", "mine")).unwrap();
-        let message = Message::text("sales", "ours").dedupe_key("ours");
-        put(&outbox, &message).unwrap();
-    }
-}
-
-#[test]
 fn an_empty_file_in_someones_transaction_is_waited_for() {
     let till = Till::new();
     let other = till.sql();
@@ -332,7 +310,7 @@ fn an_empty_file_in_someones_transaction_is_waited_for() {
     let path = till.path.clone();
     std::thread::scope(|scope| {
         let opened = scope.spawn(|| Outbox::open(path).unwrap());
-        std::thread::sleep(Duration::from_millis(300));
+        nap(300);
         other.execute_batch("ROLLBACK").unwrap();
         opened.join().unwrap();
     });
@@ -349,7 +327,7 @@ fn a_file_that_someone_else_begins_meanwhile_keeps_their_journal_mode() {
     let path = till.path.clone();
     std::thread::scope(|scope| {
         let opened = scope.spawn(|| Outbox::open(path).unwrap());
-        std::thread::sleep(Duration::from_millis(300));
+        nap(300);
         other.execute_batch("COMMIT").unwrap();
         opened.join().unwrap();
     });
@@ -420,155 +398,10 @@ fn a_new_file_has_the_mode_that_any_new_file_has() {
 }
 
 #[test]
-fn the_connect_hook_runs_on_every_connection_and_its_error_is_told() {
-    let till = Till::new();
-    let calls = Arc::new(AtomicUsize::new(0));
-    let counted = calls.clone();
-    let hook = move |_: &Connection| {
-        counted.fetch_add(1, Ordering::SeqCst);
-        Ok(())
-    };
-    let outbox = Outbox::options().on_connect(hook).open(&till.path).unwrap();
-    assert_eq!(calls.load(Ordering::SeqCst), 1);
-    let _lent = [outbox.connection().unwrap(), outbox.connection().unwrap()];
-    assert_eq!(calls.load(Ordering::SeqCst), 3);
-
-    let options = Outbox::options().on_connect(|conn| conn.execute_batch("SELECT no_such"));
-    let error = options.open(&till.path).unwrap_err();
-    assert!(matches!(error, Error::Sqlite(_)), "{error:?}");
-}
-
-#[test]
-fn a_higher_durability_of_the_application_is_kept() {
-    let till = Till::new();
-    let outbox = Outbox::options()
-        .on_connect(|conn| {
-            conn.execute_batch("PRAGMA synchronous = EXTRA; PRAGMA busy_timeout = 9000")
-        })
-        .open(&till.path)
-        .unwrap();
-    let conn = outbox.connection().unwrap();
-    assert_eq!(one(&conn, "PRAGMA synchronous"), "3");
-    assert_eq!(one(&conn, "PRAGMA busy_timeout"), "9000");
-}
-
-#[test]
-fn a_connection_given_back_holds_no_transaction() {
-    let till = Till::new();
-    let outbox = Outbox::options().pool_size(1).open(&till.path).unwrap();
-    let conn = outbox.connection().unwrap();
-    conn.execute_batch("BEGIN IMMEDIATE; CREATE TABLE half (done)")
-        .unwrap();
-    drop(conn);
-    till.sql().execute_batch("CREATE TABLE sale (id)").unwrap();
-    let conn = outbox.connection().unwrap();
-    assert!(conn.is_autocommit());
-    assert_eq!(
-        one(
-            &conn,
-            "SELECT count(*) FROM sqlite_master WHERE name = 'half'"
-        ),
-        "0"
-    );
-}
-
-#[test]
-fn a_panic_within_a_transaction_leaves_nothing_behind() {
-    let till = Till::new();
-    let outbox = Outbox::options().pool_size(1).open(&till.path).unwrap();
-    let work = || {
-        let _: Result<()> = outbox.transaction(|tx| {
-            outbox.enqueue(tx, &Message::text("sales", "x"))?;
-            panic!("the application failed");
-        });
-    };
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_err();
-    assert_eq!(outbox.unsent().unwrap(), 0);
-    put(&outbox, &Message::text("sales", "y")).unwrap();
-}
-
-#[test]
-fn looking_does_not_wait_for_connections_the_application_holds() {
-    let till = Till::new();
-    let outbox = Outbox::options().pool_size(1).open(&till.path).unwrap();
-    let started = Instant::now();
-    let answer: Result<_> = outbox.transaction(|tx| {
-        outbox.enqueue(tx, &Message::text("sales", "x"))?;
-        outbox.list(&Default::default())?;
-        Ok(outbox.stats()?.total.unsent())
-    });
-    assert_eq!(answer.unwrap(), 0, "not committed at that time");
-    assert!(started.elapsed() < Duration::from_secs(2));
-}
-
-#[test]
-fn an_exhausted_pool_is_an_error_in_the_end() {
-    let till = Till::new();
-    let outbox = Outbox::options().pool_size(1).open(&till.path).unwrap();
-    let lent = outbox.connection().unwrap();
-    let started = Instant::now();
-    let error = outbox.connection().unwrap_err();
-    assert!(matches!(error, Error::Pool(_)), "{error:?}");
-    let waited = started.elapsed();
-    assert!(
-        (Duration::from_secs(6)..Duration::from_secs(12)).contains(&waited),
-        "{waited:?}"
-    );
-    drop(lent);
-    outbox.connection().unwrap();
-}
-
-#[test]
-fn a_pool_of_nothing_is_refused() {
-    let till = Till::new();
-    let error = Outbox::options().pool_size(0).open(&till.path).unwrap_err();
-    assert!(matches!(error, Error::InvalidSetting(_)));
-    assert!(till.files().is_empty());
-}
-
-#[test]
-fn a_file_that_went_away_is_said_at_once() {
-    let till = Till::new();
-    let outbox = till.open();
-    std::fs::remove_file(&till.path).unwrap();
-    let started = Instant::now();
-    let error = outbox.connection().unwrap_err();
-    assert!(matches!(error, Error::Missing(_)), "{error:?}");
-    let error = outbox.stats().unwrap_err();
-    assert!(matches!(error, Error::Missing(_)), "{error:?}");
-    assert!(started.elapsed() < Duration::from_secs(3));
-    assert!(till.files().is_empty());
-}
-
-#[test]
 fn the_path_is_fixed_when_opened() {
     let till = Till::new();
     assert_eq!(till.open().path(), till.path);
     let outbox = till.open();
     assert!(outbox.path().is_absolute());
     assert_eq!(outbox.clone().instance_id().len(), 32);
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn opening_starts_one_thread_at_most() {
-    let till = Till::new();
-    succeeded(
-        child("store::child_counts_its_threads", &till.path)
-            .spawn()
-            .unwrap(),
-    );
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn child_counts_its_threads() {
-    if let Some(path) = argument() {
-        let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
-        let before = threads();
-        let outbox = Outbox::open(path).unwrap();
-        put(&outbox, &Message::text("sales", "x")).unwrap();
-        assert!(threads() <= before + 1);
-        drop(outbox);
-    }
 }
