@@ -268,3 +268,11 @@ fn child_counts_its_threads() {
         drop(outbox);
     }
 }
+
+#[test]
+fn an_outbox_can_be_shared_among_threads() {
+    fn shared<T: Clone + Send + Sync + 'static>() {}
+    shared::<Outbox>();
+    fn sent<T: Send>() {}
+    sent::<sqlite_outbox::PooledConnection>();
+}
