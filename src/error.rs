@@ -84,7 +84,7 @@ pub enum Error {
     },
     /// No message answers to this.
     NotFound(String),
-    /// More than one message answers to this; name the channel.
+    /// More than one message answers to this; name the channel, or give the message id.
     Ambiguous(String),
     /// What was asked makes no sense in the message's state.
     Refused(String),
@@ -182,7 +182,7 @@ impl fmt::Display for Error {
             }
             Self::NotFound(which) => write!(f, "there is no message {which}"),
             Self::Ambiguous(which) => {
-                write!(f, "more than one message answers to {which}: name the channel")
+                write!(f, "more than one message answers to {which}: name the channel, or give the message id")
             }
             Self::Refused(why) | Self::InvalidSetting(why) => f.write_str(why),
             Self::Busy(_) => f.write_str("another connection held the write lock for too long"),

@@ -191,9 +191,9 @@ impl Outbox {
     /// # Errors
     ///
     /// A refused message ([`Error::InvalidMessage`], [`Error::TooLarge`], [`Error::Duplicate`],
-    /// [`Error::OutboxFull`]) leaves the transaction usable. After [`Error::DiskFull`] SQLite has
-    /// usually rolled it back, and every further call with it is refused with
-    /// [`Error::TransactionGone`].
+    /// [`Error::OutboxFull`]) leaves the transaction usable. After a full disk or another failure
+    /// of the storage, SQLite may have rolled it back by itself: then every further call with it
+    /// is refused with [`Error::TransactionGone`], and so is its commit.
     pub fn enqueue(&self, tx: &Transaction<'_>, message: &Message) -> Result<Enqueued> {
         self.enqueue_within(tx, message, Error::TransactionGone)
     }

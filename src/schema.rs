@@ -68,12 +68,19 @@ pub(crate) fn instance_id(conn: &Connection) -> Result<String> {
 
 /// The oldest schema version that may still write here.
 pub(crate) fn min_writer(conn: &Connection) -> Result<Option<i64>> {
-    Ok(meta(conn, "min_writer")?.and_then(|it| it.parse().ok()))
+    meta_number(conn, "min_writer")
 }
 
 /// The schema version that the file has.
 pub(crate) fn version(conn: &Connection) -> Result<Option<i64>> {
-    Ok(meta(conn, "schema_version")?.and_then(|it| it.parse().ok()))
+    meta_number(conn, "schema_version")
+}
+
+fn meta_number(conn: &Connection, key: &str) -> Result<Option<i64>> {
+    let value = meta(conn, key)?.map(|it| it.parse());
+    value
+        .transpose()
+        .map_err(|_| Error::ForeignTable("outbox_meta".into()))
 }
 
 fn meta(conn: &Connection, key: &str) -> Result<Option<String>> {
@@ -146,6 +153,7 @@ fn look(conn: &Connection) -> Result<Found> {
         }
         found.schema_version = version(conn)?;
         found.min_writer = min_writer(conn)?.unwrap_or(0);
+        found.lacks_parts = meta(conn, "instance_id")?.is_none();
     }
     let newest = found.schema_version.is_none_or(|it| it >= SCHEMA_VERSION);
     for wanted in expected()? {

@@ -9,10 +9,17 @@
     clippy::unwrap_used
 )]
 
+mod admission;
+mod connections;
 mod drain;
+mod duplicates;
 mod enqueue;
+mod fixture;
 #[cfg(feature = "http")]
 mod http;
+mod reads;
 #[cfg(feature = "http")]
 mod server;
+mod sql_contract;
+mod store;
 mod weeks;
