@@ -1,0 +1,168 @@
+//! What the command line means: shared arguments, units and exit codes.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser};
+use sqlite_outbox::{Outbox, Status};
+
+use crate::commands::Command;
+
+/// Look after the outbox in an application's SQLite file: see what waits and why, and send it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "outbox",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    after_help = "\
+Exit codes: 0 done; 1 error; 2 usage; 3 drain: unsent messages remain;
+4 drain and status: nothing unsent, but dead letters or conflicts wait for a person.
+
+Example: what is waiting in a till's file, and why?
+  outbox status till.db"
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// How the tool ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    Done = 0,
+    Error = 1,
+    Usage = 2,
+    /// A drain ended and unsent messages remain.
+    Unsent = 3,
+    /// Nothing is unsent, but dead letters or conflicts wait for a person.
+    Attention = 4,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Arguments that clap let pass and that still make no sense.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+#[derive(Debug, Args)]
+pub(crate) struct Database {
+    /// The application's SQLite file
+    #[arg(value_name = "DB")]
+    pub(crate) db: PathBuf,
+}
+
+impl Database {
+    /// Opens an outbox that is there; creates nothing.
+    pub(crate) fn open(&self) -> anyhow::Result<Outbox> {
+        Ok(Outbox::open_existing(&self.db)?)
+    }
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Format {
+    /// Print JSON for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const UNITS: [(&str, u64); 6] = [
+    ("ms", 1),
+    ("s", 1_000),
+    ("m", 60_000),
+    ("h", 3_600_000),
+    ("d", 86_400_000),
+    ("w", 604_800_000),
+];
+
+/// `30s`, `10m`, `24h`, `7d`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let digits = text.find(|it: char| !it.is_ascii_digit());
+    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
+    if number.is_empty() {
+        return Err("a duration is a number and a unit, like 30s, 10m, 24h or 7d".into());
+    }
+    if unit.is_empty() {
+        return Err(format!(
+            "the unit is missing: {number}s, {number}m, {number}h or {number}d?"
+        ));
+    }
+    let Some((_, factor)) = UNITS.iter().find(|(name, _)| *name == unit.trim_start()) else {
+        return Err(format!(
+            "{unit:?} is no unit; there are ms, s, m, h, d and w"
+        ));
+    };
+    let span = number
+        .parse()
+        .ok()
+        .and_then(|it: u64| it.checked_mul(*factor));
+    match span {
+        // Beyond ten thousand years nobody means what they write.
+        Some(span) if span < 315_360_000_000_000 => Ok(Duration::from_millis(span)),
+        _ => Err("the duration is too long".into()),
+    }
+}
+
+pub(crate) fn status(word: &str) -> Result<Status, String> {
+    let words = Status::ALL.map(Status::as_str).join(", ");
+    Status::parse(word).ok_or_else(|| format!("there is {words}"))
+}
+
+/// `Name: value`
+pub(crate) fn header(text: &str) -> Result<(String, String), String> {
+    match text.split_once(':') {
+        Some((name, value)) if !name.trim().is_empty() => {
+            Ok((name.trim().into(), value.trim().into()))
+        }
+        _ => Err("a header is written 'Name: value'".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_unit() {
+        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("10m"), Ok(Duration::from_secs(600)));
+        assert_eq!(duration("24h"), Ok(Duration::from_secs(86_400)));
+        assert_eq!(duration("7d"), Ok(Duration::from_secs(7 * 86_400)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert!(duration("30").unwrap_err().contains("30s"));
+        for wrong in [
+            "",
+            "s",
+            "-1s",
+            "1.5h",
+            "1y",
+            "99999999999999999999s",
+            "400000000d",
+        ] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,288 @@
+//! `outbox drain`: send what can be sent now, and say what is left and why.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{ArgGroup, Args};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use sqlite_outbox::{Cancel, ChannelReport, ChannelState, DrainReport, Ended, Tally};
+
+use super::status;
+use crate::args::{self, Database, Exit, Format, Usage};
+use crate::output::{Column, Out, Table, Tone, count};
+use crate::settings::{self, Loaded};
+
+/// Send everything that can be sent now, and say what is left and why
+///
+/// Ends when nothing is due and nothing is under way. Does not wait for back-off, schedules or a
+/// receiver that is down: their messages stay, and the next drain finds them.
+#[derive(Debug, Args)]
+#[command(
+    group(ArgGroup::new("target").required(true).args(["config", "url"])),
+    after_help = "\
+Exit codes: 0 all is sent; 3 unsent messages remain; 4 none remain, but dead letters or conflicts
+wait for a person.
+
+Examples:
+  outbox drain till.db --config outbox.toml
+  outbox drain till.db --url http://localhost:8080/sales"
+)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    database: Database,
+    /// The settings file: where each channel goes, and how
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Send every channel to this URL by POST; http:// only to this machine
+    #[arg(long)]
+    url: Option<String>,
+    /// Allow http:// to other machines, where whoever is in between reads and changes everything
+    #[arg(long, requires = "url")]
+    allow_http: bool,
+    /// Requests under way at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    workers: Option<u16>,
+    /// End after this span, with what is done by then
+    #[arg(long, value_name = "D", value_parser = args::duration)]
+    deadline: Option<Duration>,
+    /// Ignore back-off once; schedules stay in force
+    #[arg(long)]
+    now: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    let loaded = load(arguments)?;
+    let outbox = arguments.database.open()?;
+    let signal = Signal::listen()?;
+    let bar = Bar::new(|| outbox.unsent());
+    let cancel = Cancel::new();
+    let mut draining = outbox
+        .draining(&loaded.dispatcher)
+        .settings(loaded.settings)
+        .cancel(&cancel)
+        .progress(|tally| {
+            bar.show(tally);
+            if signal.came() {
+                bar.stopping();
+                cancel.cancel();
+            }
+        });
+    if let Some(span) = arguments.deadline {
+        draining = draining.deadline(span);
+    }
+    if arguments.now {
+        draining = draining.now();
+    }
+    let report = draining.run();
+    bar.clear();
+    let report = report?;
+    let mut out = Out::new();
+    match arguments.format.json {
+        true => out.json(&as_json(&report))?,
+        false => print(&report, &mut out)?,
+    }
+    out.flush()?;
+    Ok(if report.unsent > 0 {
+        Exit::Unsent
+    } else if status::attention(&report.stats) {
+        Exit::Attention
+    } else {
+        Exit::Done
+    })
+}
+
+fn load(arguments: &Arguments) -> anyhow::Result<Loaded> {
+    let workers = arguments.workers.map(usize::from);
+    match (&arguments.config, &arguments.url) {
+        (Some(path), _) => settings::load(path, workers),
+        (None, url) => {
+            let url = url.as_deref().unwrap_or_default();
+            settings::one_url(url, arguments.allow_http, workers)
+                .map_err(|error| Usage(format!("--url: {error}")).into())
+        }
+    }
+}
+
+/// Ctrl-C or a service manager. The second one ends the process at once.
+struct Signal(Arc<AtomicBool>);
+
+impl Signal {
+    fn listen() -> anyhow::Result<Self> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register_conditional_default(signal, flag.clone())
+                .and_then(|_| signal_hook::flag::register(signal, flag.clone()))
+                .context("signals cannot be heard")?;
+        }
+        Ok(Self(flag))
+    }
+
+    fn came(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How far it is, on a terminal only.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new(unsent: impl FnOnce() -> sqlite_outbox::Result<u64>) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        if bar.is_hidden() {
+            return Self(bar);
+        }
+        bar.set_length(unsent().unwrap_or(0));
+        let style = "{bar:24} {human_pos} of {human_len}  {rate}  {eta} left  {msg}";
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+                let _ = write!(out, "{:.0}/s", state.per_sec());
+            };
+            bar.set_style(style.with_key("rate", rate));
+        }
+        Self(bar)
+    }
+
+    fn show(&self, tally: &Tally) {
+        let settled = tally.sent + tally.dead + tally.expired;
+        self.0.set_position(settled);
+        if self.0.length().is_some_and(|length| settled > length) {
+            self.0.set_length(settled);
+        }
+    }
+
+    fn stopping(&self) {
+        self.0.set_message("stopping …");
+    }
+
+    fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    sent: u64,
+    retried: u64,
+    dead: u64,
+    expired: u64,
+    unsent: u64,
+    elapsed_ms: u64,
+    channels: Vec<Channel<'a>>,
+}
+
+#[derive(Serialize)]
+struct Channel<'a> {
+    channel: &'a str,
+    sent: u64,
+    unsent: u64,
+    state: &'static str,
+    reason: Option<&'a str>,
+}
+
+fn as_json(report: &DrainReport) -> Report<'_> {
+    Report {
+        sent: report.sent,
+        retried: report.retried,
+        dead: report.dead,
+        expired: report.expired,
+        unsent: report.unsent,
+        elapsed_ms: u64::try_from(report.elapsed.as_millis()).unwrap_or(u64::MAX),
+        channels: report
+            .channels
+            .iter()
+            .map(|it| Channel {
+                channel: &it.channel,
+                sent: it.sent,
+                unsent: it.unsent,
+                state: it.state.as_str(),
+                reason: why(it),
+            })
+            .collect(),
+    }
+}
+
+fn print(report: &DrainReport, out: &mut Out) -> anyhow::Result<()> {
+    let mut line = format!(
+        "{} sent in {:.1} s",
+        report.sent,
+        report.elapsed.as_secs_f64()
+    );
+    for (number, text) in [
+        (
+            report.retried,
+            count(report.retried, "failed attempt", "failed attempts"),
+        ),
+        (
+            report.dead,
+            count(report.dead, "new dead letter", "new dead letters"),
+        ),
+        (report.expired, format!("{} expired", report.expired)),
+        (report.unsent, format!("{} still unsent", report.unsent)),
+    ] {
+        if number > 0 {
+            line.push_str(", ");
+            line.push_str(&text);
+        }
+    }
+    match report.ended {
+        Ended::Deadline => line.push_str("; the deadline passed"),
+        Ended::Cancelled => line.push_str("; stopped"),
+        _ => {}
+    }
+    out.line(line)?;
+    let mut table = Table::new([
+        Column::text("CHANNEL", 8),
+        Column::number("SENT"),
+        Column::number("UNSENT"),
+        Column::word("STATE"),
+        Column::text("WHY", 16),
+    ]);
+    let left: Vec<_> = report.channels.iter().filter(|it| it.unsent > 0).collect();
+    if left.is_empty() {
+        return attention(report, out);
+    }
+    for channel in left {
+        table.row([
+            (channel.channel.clone(), Tone::Plain),
+            (channel.sent.to_string(), Tone::Plain),
+            (channel.unsent.to_string(), Tone::Plain),
+            (channel.state.to_string(), status::tone(channel.state)),
+            (why(channel).unwrap_or_default().into(), Tone::Plain),
+        ]);
+    }
+    out.line("")?;
+    table.print(out)?;
+    attention(report, out)
+}
+
+/// Why messages of a channel are left.
+fn why(channel: &ChannelReport) -> Option<&str> {
+    match (&channel.reason, channel.state) {
+        (_, ChannelState::Unrouted) => Some("no section of the settings serves it"),
+        (Some(reason), _) => Some(reason),
+        (None, ChannelState::Ok) if channel.unsent > 0 => Some("not due yet; see `outbox list`"),
+        (None, _) => None,
+    }
+}
+
+fn attention(report: &DrainReport, out: &mut Out) -> anyhow::Result<()> {
+    let (dead, conflicts) = (report.stats.total.dead, report.stats.conflicts);
+    if dead > 0 {
+        let text = count(dead, "dead letter waits", "dead letters wait");
+        let text = format!("{text} for a person: see `outbox list --status dead`");
+        out.line(out.paint(Tone::Bad, &text))?;
+    }
+    if conflicts > 0 {
+        let text = count(conflicts, "conflict waits", "conflicts wait");
+        let text = format!("{text} for a person: see `outbox status`");
+        out.line(out.paint(Tone::Bad, &text))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! A message for each line: a few in each short transaction, none open while waiting for input.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Error, Message, Outbox};
+
+use super::{Arguments, Done, message, open, warn_of_type};
+use crate::output::{Out, note};
+
+/// Lines in one transaction, at most.
+const CHUNK: usize = 64;
+
+/// What became of the lines so far.
+#[derive(Default)]
+struct Tally {
+    new: usize,
+    replaced: usize,
+    duplicates: usize,
+    conflicts: usize,
+    /// The output is gone; the work goes on.
+    unprinted: Option<anyhow::Error>,
+}
+
+pub(super) fn run(
+    outbox: &Outbox,
+    arguments: &Arguments,
+    path: &Path,
+    out: &mut Out,
+) -> anyhow::Result<()> {
+    let mut source = Lines::new(open(path)?);
+    let mut tally = Tally::default();
+    let mut warned = false;
+    let ended = loop {
+        // What was read before an error is stored first.
+        let (chunk, read) = source.chunk();
+        warned = warned || chunk.iter().any(|(_, it)| warn_of_type(arguments, it));
+        let stored = store(outbox, arguments, chunk, &mut tally, out);
+        match stored.and(read) {
+            Ok(true) => {}
+            Ok(false) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    if tally.conflicts > 0 {
+        let count = tally.conflicts;
+        note(&format!(
+            "{count} of the keys stand for OTHER content, which was kept; the new one was not enqueued"
+        ));
+    }
+    let summary = tally.summary();
+    ended.with_context(|| format!("stopped early, {summary}"))?;
+    match (tally.unprinted, arguments.format.json) {
+        (Some(error), _) => Err(error),
+        (None, true) => Ok(()),
+        (None, false) => out.line(summary),
+    }
+}
+
+impl Tally {
+    fn count(&mut self, enqueued: Enqueued) {
+        match enqueued {
+            Enqueued::New { .. } => self.new += 1,
+            Enqueued::Replaced { .. } => self.replaced += 1,
+            Enqueued::Duplicate { .. } => self.duplicates += 1,
+            Enqueued::Conflict { .. } => self.conflicts += 1,
+        }
+    }
+
+    fn summary(&self) -> String {
+        let mut text = match self.new {
+            1 => "1 message enqueued".to_string(),
+            count => format!("{count} messages enqueued"),
+        };
+        for (count, what) in [
+            (self.replaced, "replaced"),
+            (self.duplicates, "there already"),
+            (self.conflicts, "kept with other content"),
+        ] {
+            if count > 0 {
+                text.push_str(&format!(", {count} {what}"));
+            }
+        }
+        text
+    }
+}
+
+/// Stores the lines up to the first that is refused.
+fn store(
+    outbox: &Outbox,
+    arguments: &Arguments,
+    chunk: Vec<(usize, Vec<u8>)>,
+    tally: &mut Tally,
+    out: &mut Out,
+) -> anyhow::Result<()> {
+    if chunk.is_empty() {
+        return Ok(());
+    }
+    let mut messages: Vec<(usize, Message)> = Vec::new();
+    let mut faulty = None;
+    for (number, payload) in chunk {
+        match message(arguments, payload) {
+            Ok(message) => messages.push((number, message)),
+            Err(error) => {
+                faulty = Some(error.context(format!("line {number}")));
+                break;
+            }
+        }
+    }
+    let (done, refused) = outbox.transaction(|tx| {
+        let mut done = Vec::new();
+        for (number, message) in &messages {
+            match outbox.enqueue(tx, message) {
+                Ok(enqueued) => done.push(enqueued),
+                // The transaction is still good, so what stands before this line is kept.
+                Err(
+                    error @ (Error::InvalidMessage { .. }
+                    | Error::TooLarge { .. }
+                    | Error::Duplicate { .. }
+                    | Error::OutboxFull { .. }),
+                ) => return Ok((done, Some((*number, error)))),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((done, None))
+    })?;
+    for enqueued in done {
+        tally.count(enqueued);
+        if arguments.format.json && tally.unprinted.is_none() {
+            tally.unprinted = out.json(&Done::from(enqueued)).err();
+        }
+    }
+    match refused {
+        Some((number, error)) => Err(error).with_context(|| format!("line {number}")),
+        None => faulty.map_or(Ok(()), Err),
+    }
+}
+
+struct Lines {
+    reader: BufReader<Box<dyn Read>>,
+    number: usize,
+}
+
+impl Lines {
+    fn new(source: Box<dyn Read>) -> Self {
+        Self {
+            reader: BufReader::with_capacity(64 * 1024, source),
+            number: 0,
+        }
+    }
+
+    /// The next lines with their numbers, and whether more may follow. Ends early rather than wait
+    /// for input while it holds a line.
+    fn chunk(&mut self) -> (Vec<(usize, Vec<u8>)>, anyhow::Result<bool>) {
+        let mut chunk = Vec::new();
+        while chunk.len() < CHUNK {
+            if !chunk.is_empty() && !self.reader.buffer().contains(&b'\n') {
+                break;
+            }
+            match self.line() {
+                Ok(Some(line)) if line.trim_ascii().is_empty() => {}
+                Ok(Some(line)) => chunk.push((self.number, line)),
+                Ok(None) => return (chunk, Ok(false)),
+                Err(error) => return (chunk, Err(error)),
+            }
+        }
+        (chunk, Ok(true))
+    }
+
+    fn line(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
+        let mut line = Vec::new();
+        let most = DEFAULT_MAX_PAYLOAD as u64 + 2;
+        self.number += 1;
+        let read = (&mut self.reader)
+            .take(most)
+            .read_until(b'\n', &mut line)
+            .with_context(|| format!("line {} cannot be read", self.number))?;
+        if read == 0 {
+            return Ok(None);
+        }
+        for end in [b'\n', b'\r'] {
+            line.pop_if(|last| *last == end);
+        }
+        if self.number == 1 && line.starts_with(b"\xef\xbb\xbf") {
+            line.drain(..3);
+        }
+        if line.len() > DEFAULT_MAX_PAYLOAD {
+            let number = self.number;
+            bail!("line {number} has more than the {DEFAULT_MAX_PAYLOAD} bytes a payload may have");
+        }
+        Ok(Some(line))
+    }
+}

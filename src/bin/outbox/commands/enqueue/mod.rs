@@ -1,0 +1,243 @@
+//! `outbox enqueue`: one message, or one for each line of a file.
+
+mod lines;
+
+use std::fs::File;
+use std::io::{IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use serde_json::Value;
+use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Message, OnDuplicate, Outbox};
+
+use crate::args::{self, Database, Exit, Format};
+use crate::output::{Out, note};
+
+/// Put a message into the outbox, or one for each line of a file
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  outbox enqueue till.db --channel sales --key S-104522 '{\"total\": 1250}'
+  outbox enqueue till.db --channel sales --lines orders.jsonl --key-from /order_id")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    database: Database,
+    /// The route the message takes
+    #[arg(long)]
+    channel: String,
+    /// The dedupe key: a second message with it is not enqueued [default: random]
+    #[arg(long, conflicts_with = "lines")]
+    key: Option<String>,
+    /// Take the dedupe key from this place in the JSON payload, e.g. /order_id
+    #[arg(long, value_name = "POINTER", conflicts_with = "key")]
+    key_from: Option<String>,
+    /// What happened, e.g. sale.completed
+    #[arg(long, value_name = "T")]
+    event_type: Option<String>,
+    /// Phone number, partner, or part of the URL
+    #[arg(long, value_name = "R")]
+    recipient: Option<String>,
+    /// Messages with the same one arrive in order, one at a time
+    #[arg(long, value_name = "O")]
+    ordering_key: Option<String>,
+    /// Whose credentials it goes out with
+    #[arg(long, value_name = "P")]
+    principal: Option<String>,
+    /// Not before this span has passed, e.g. 10m
+    #[arg(long, value_name = "D", value_parser = args::duration)]
+    delay: Option<Duration>,
+    /// Not later than this span from now, e.g. 24h
+    #[arg(long, value_name = "D", value_parser = args::duration)]
+    ttl: Option<Duration>,
+    /// A further request header; never credentials
+    #[arg(long, value_name = "NAME: VALUE", value_parser = args::header)]
+    header: Vec<(String, String)>,
+    /// The payload's media type [default: application/json]
+    #[arg(long, value_name = "CT")]
+    content_type: Option<String>,
+    /// What to do when the key is taken
+    #[arg(long, value_name = "WHAT", default_value = "ignore")]
+    on_duplicate: Choice,
+    /// The payload, or - for standard input
+    #[arg(required_unless_present_any = ["file", "lines"], conflicts_with_all = ["file", "lines"])]
+    payload: Option<String>,
+    /// Take the payload from this file, - for standard input
+    #[arg(long, value_name = "PATH", conflicts_with = "lines")]
+    file: Option<PathBuf>,
+    /// Make a message of each line that is not empty, - for standard input
+    #[arg(long, value_name = "PATH")]
+    lines: Option<PathBuf>,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Choice {
+    /// Keep the message that is there
+    Ignore,
+    /// End with an error
+    Fail,
+    /// Latest wins, unless it was attempted already
+    Replace,
+}
+
+/// What became of one message.
+#[derive(Serialize)]
+struct Done {
+    id: i64,
+    result: &'static str,
+}
+
+impl From<Enqueued> for Done {
+    fn from(enqueued: Enqueued) -> Self {
+        let result = match enqueued {
+            Enqueued::New { .. } => "new",
+            Enqueued::Replaced { .. } => "replaced",
+            Enqueued::Duplicate { .. } => "duplicate",
+            Enqueued::Conflict { .. } => "conflict",
+        };
+        Self {
+            id: enqueued.id(),
+            result,
+        }
+    }
+}
+
+pub(crate) fn run(mut arguments: Arguments) -> anyhow::Result<Exit> {
+    let outbox = arguments.database.open()?;
+    let mut out = Out::new();
+    match (arguments.lines.take(), arguments.file.take()) {
+        (Some(path), _) => lines::run(&outbox, &arguments, &path, &mut out)?,
+        (None, Some(path)) => {
+            let payload = whole(open(&path)?, &path.to_string_lossy())?;
+            one(&outbox, &arguments, payload, &mut out)?;
+        }
+        (None, None) => {
+            let payload = match arguments.payload.take().unwrap_or_default() {
+                dash if dash == "-" => whole(open(Path::new("-"))?, "-")?,
+                text => text.into_bytes(),
+            };
+            one(&outbox, &arguments, payload, &mut out)?;
+        }
+    }
+    out.flush()?;
+    Ok(Exit::Done)
+}
+
+fn one(
+    outbox: &Outbox,
+    arguments: &Arguments,
+    payload: Vec<u8>,
+    out: &mut Out,
+) -> anyhow::Result<()> {
+    warn_of_type(arguments, &payload);
+    let message = message(arguments, payload)?;
+    let enqueued = outbox.transaction(|tx| outbox.enqueue(tx, &message))?;
+    warn_of_conflict(enqueued);
+    if arguments.format.json {
+        return out.json(&Done::from(enqueued));
+    }
+    let id = enqueued.id();
+    out.line(match enqueued {
+        Enqueued::New { .. } => format!("message {id} is enqueued"),
+        Enqueued::Replaced { .. } => format!("message {id} has the new content"),
+        Enqueued::Duplicate { .. } => format!("message {id} is there already, with this content"),
+        Enqueued::Conflict { .. } => format!("message {id} is kept as it was"),
+    })
+}
+
+fn message(arguments: &Arguments, payload: Vec<u8>) -> anyhow::Result<Message> {
+    let key = match &arguments.key_from {
+        Some(pointer) => Some(key_at(&payload, pointer)?),
+        None => arguments.key.clone(),
+    };
+    // A zero byte in a text hides what follows from programs in C.
+    let mut message = match String::from_utf8(payload) {
+        Ok(text) if !text.contains('\0') => Message::text(&arguments.channel, text),
+        Ok(text) => Message::bytes(&arguments.channel, text),
+        Err(other) => Message::bytes(&arguments.channel, other.into_bytes()),
+    };
+    let content_type = arguments.content_type.as_deref();
+    message = message.content_type(content_type.unwrap_or("application/json"));
+    message = with(message, &key, Message::dedupe_key);
+    message = with(message, &arguments.event_type, Message::event_type);
+    message = with(message, &arguments.recipient, Message::recipient);
+    message = with(message, &arguments.ordering_key, Message::ordering_key);
+    message = with(message, &arguments.principal, Message::principal);
+    for (name, value) in &arguments.header {
+        message = message.header(name, value);
+    }
+    if let Some(span) = arguments.delay {
+        message = message.delay(span);
+    }
+    if let Some(span) = arguments.ttl {
+        message = message.ttl(span);
+    }
+    Ok(message.on_duplicate(match arguments.on_duplicate {
+        Choice::Ignore => OnDuplicate::Keep,
+        Choice::Fail => OnDuplicate::Fail,
+        Choice::Replace => OnDuplicate::Replace,
+    }))
+}
+
+fn with(message: Message, value: &Option<String>, set: fn(Message, String) -> Message) -> Message {
+    match value {
+        Some(value) => set(message, value.clone()),
+        None => message,
+    }
+}
+
+/// The text or number at a JSON pointer of the payload.
+fn key_at(payload: &[u8], pointer: &str) -> anyhow::Result<String> {
+    let value: Value = serde_json::from_slice(payload).context("the payload is not JSON")?;
+    match value.pointer(pointer) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Number(number)) => Ok(number.to_string()),
+        _ => bail!("the payload has no text or number at {pointer}"),
+    }
+}
+
+/// True when the payload would go out under a false name.
+fn warn_of_type(arguments: &Arguments, payload: &[u8]) -> bool {
+    let wrong = arguments.content_type.is_none()
+        && serde_json::from_slice::<serde::de::IgnoredAny>(payload).is_err();
+    if wrong {
+        note("the payload is not JSON, but is labelled application/json; see --content-type");
+    }
+    wrong
+}
+
+fn warn_of_conflict(enqueued: Enqueued) {
+    if let Enqueued::Conflict { id } = enqueued {
+        note(&format!(
+            "message {id} has this key and OTHER content; it was kept, the new one was not enqueued"
+        ));
+    }
+}
+
+fn open(path: &Path) -> anyhow::Result<Box<dyn Read>> {
+    if path.as_os_str() == "-" {
+        if std::io::stdin().is_terminal() {
+            note("reading standard input; end it with Ctrl-D");
+        }
+        return Ok(Box::new(std::io::stdin()));
+    }
+    let file = File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    Ok(Box::new(file))
+}
+
+/// Everything there is, unless it is too much to be a payload.
+fn whole(source: impl Read, name: &str) -> anyhow::Result<Vec<u8>> {
+    let mut payload = Vec::new();
+    source
+        .take(DEFAULT_MAX_PAYLOAD as u64 + 1)
+        .read_to_end(&mut payload)
+        .with_context(|| format!("{name} cannot be read"))?;
+    if payload.len() > DEFAULT_MAX_PAYLOAD {
+        bail!("{name} has more than the {DEFAULT_MAX_PAYLOAD} bytes a payload may have");
+    }
+    Ok(payload)
+}

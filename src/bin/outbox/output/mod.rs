@@ -1,0 +1,181 @@
+//! Writing to the terminal or the pipe, and what may never get there.
+
+mod table;
+mod time;
+
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
+
+use anyhow::Context;
+use serde::Serialize;
+
+pub(crate) use table::{Column, Table};
+pub(crate) use time::{age, ago, exact, now};
+
+/// Whoever read our output has gone. Not worth a word.
+#[derive(Debug)]
+pub(crate) struct Closed;
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the output was closed")
+    }
+}
+
+impl std::error::Error for Closed {}
+
+/// A colour, when there is a terminal that wants it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    Plain,
+    Good,
+    Bad,
+    Dim,
+    Head,
+}
+
+/// Standard output. Buffered; everything is out when [`Out::finish`] answers.
+pub(crate) struct Out {
+    stream: BufWriter<StdoutLock<'static>>,
+    colour: bool,
+    width: usize,
+}
+
+impl Out {
+    pub(crate) fn new() -> Self {
+        let terminal = io::stdout().is_terminal();
+        let unwanted = |name| std::env::var_os(name).is_some_and(|it| !it.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|it| it == "dumb");
+        let width = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+        Self {
+            stream: BufWriter::new(io::stdout().lock()),
+            colour: terminal && !unwanted("NO_COLOR") && !dumb,
+            width: match terminal {
+                true => width.unwrap_or(80).max(40),
+                false => 80,
+            },
+        }
+    }
+
+    /// Columns of the terminal, 80 where there is none.
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// One line of ours; whatever came from elsewhere must have been through [`scrub`].
+    pub(crate) fn line(&mut self, line: impl AsRef<str>) -> anyhow::Result<()> {
+        let line = line.as_ref();
+        written(writeln!(self.stream, "{line}"))
+    }
+
+    /// One line that may hold anything.
+    pub(crate) fn text(&mut self, text: &str) -> anyhow::Result<()> {
+        self.line(scrub(text))
+    }
+
+    /// One JSON value on one line.
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
+        let text = serde_json::to_string(value)?;
+        self.line(escape_json(&text))
+    }
+
+    /// The text in a colour, if colours are wanted.
+    pub(crate) fn paint(&self, tone: Tone, text: &str) -> String {
+        let code = match tone {
+            _ if !self.colour => return text.into(),
+            Tone::Plain => return text.into(),
+            Tone::Good => "32",
+            Tone::Bad => "31",
+            Tone::Dim => "2",
+            Tone::Head => "1",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+
+    pub(crate) fn flush(&mut self) -> anyhow::Result<()> {
+        written(self.stream.flush())
+    }
+}
+
+fn written(result: io::Result<()>) -> anyhow::Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Closed.into()),
+        result => result.context("the output could not be written"),
+    }
+}
+
+/// `1 message`, `2 messages`.
+pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        _ => format!("{number} {many}"),
+    }
+}
+
+/// A line for a person beside the output proper.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "note: {}", scrub(text));
+}
+
+/// Control characters, and those that turn the direction of writing, could take over a terminal
+/// or make it show what is not there.
+fn harmful(it: char) -> bool {
+    it.is_control()
+        || matches!(
+            it,
+            '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{61c}'
+        )
+        || matches!(it, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+/// The text on one line with every harmful character escaped.
+pub(crate) fn scrub(text: &str) -> Cow<'_, str> {
+    if !text.contains(harmful) {
+        return Cow::Borrowed(text);
+    }
+    let mut clean = String::with_capacity(text.len() + 16);
+    for it in text.chars() {
+        match it {
+            '\n' => clean.push_str("\\n"),
+            '\r' => clean.push_str("\\r"),
+            '\t' => clean.push_str("\\t"),
+            it if harmful(it) => clean.extend(it.escape_unicode()),
+            it => clean.push(it),
+        }
+    }
+    Cow::Owned(clean)
+}
+
+/// JSON that means the same and has no harmful character: the writer leaves some as they are, and
+/// outside of strings there are none.
+fn escape_json(text: &str) -> Cow<'_, str> {
+    if !text.contains(harmful) {
+        return Cow::Borrowed(text);
+    }
+    let mut clean = String::with_capacity(text.len() + 16);
+    for it in text.chars() {
+        match harmful(it) {
+            true => drop(write!(clean, "\\u{:04x}", u32::from(it))),
+            false => clean.push(it),
+        }
+    }
+    Cow::Owned(clean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_moves_a_cursor_gets_through() {
+        let text = "a\x1b[2Jb\r\n\tc\u{7f}\u{9b}31m\u{202e}d";
+        let clean = scrub(text);
+        assert_eq!(clean, "a\\u{1b}[2Jb\\r\\n\\tc\\u{7f}\\u{9b}31m\\u{202e}d");
+        assert_eq!(scrub("café 日本"), "café 日本");
+        let json = serde_json::to_string(text).unwrap();
+        let escaped = escape_json(&json);
+        assert!(!escaped.contains(harmful));
+        assert_eq!(serde_json::from_str::<String>(&escaped).unwrap(), text);
+    }
+}

@@ -1,0 +1,59 @@
+//! Moments as people and programs read them.
+
+use jiff::Timestamp;
+use sqlite_outbox::{Clock, SystemClock};
+
+/// Milliseconds since 1970 UTC.
+pub(crate) fn now() -> i64 {
+    SystemClock::default().wall()
+}
+
+/// `2026-11-29T14:05:07.250Z`; the bare number where no calendar reaches.
+pub(crate) fn exact(at: i64) -> String {
+    match Timestamp::from_millisecond(at) {
+        Ok(moment) => moment.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string(),
+        Err(_) => format!("{at} ms"),
+    }
+}
+
+/// A span in milliseconds, in its largest unit.
+pub(crate) fn age(span: i64) -> String {
+    let seconds = span.max(0) / 1000;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// `14 min ago`, `in 3 h`.
+pub(crate) fn ago(at: i64, now: i64) -> String {
+    match now.saturating_sub(at) {
+        past @ 1_000.. => format!("{} ago", age(past)),
+        future @ ..=-1_000 => format!("in {}", age(future.saturating_neg())),
+        _ => "now".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_is_a_moment() {
+        assert_eq!(exact(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(exact(1_795_961_107_250), "2026-11-29T14:05:07.250Z");
+        assert_eq!(exact(i64::MAX), format!("{} ms", i64::MAX));
+        for (at, text) in [
+            (0, "14 min ago"),
+            (840_000, "now"),
+            (845_000, "in 5 s"),
+            (i64::MAX, "in 106751991167 days"),
+        ] {
+            assert_eq!(ago(at, 840_000), text);
+        }
+        assert!(ago(i64::MIN, i64::MAX).ends_with("days ago"));
+        assert!(ago(i64::MAX, i64::MIN).starts_with("in "));
+    }
+}

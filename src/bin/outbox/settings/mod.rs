@@ -1,0 +1,161 @@
+//! From the settings file to what the library takes. Every fault names its line.
+
+mod fault;
+mod model;
+mod route;
+mod values;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use sqlite_outbox::{Hold, HttpDispatcher, Policy, Route, Settings, SettleSync};
+
+use fault::Source;
+use model::{Channel, Drain, File, Retry};
+use values::Whole;
+
+/// The section that serves channels without a section.
+const DEFAULT: &str = "default";
+
+/// Workers where nothing else is said.
+const WORKERS: usize = 4;
+
+/// What a drain needs from its settings file.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) settings: Settings,
+    pub(crate) dispatcher: HttpDispatcher,
+}
+
+/// Reads a settings file. `workers` from the command line has the last word.
+pub(crate) fn load(path: &Path, workers: Option<usize>) -> anyhow::Result<Loaded> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("the settings {} cannot be read", path.display()))?;
+    let source = Source { path, text: &text };
+    let file: File = toml::from_str(&text).map_err(|error| source.parse_fault(&error))?;
+    let workers = workers.or(file.drain.workers.map(Whole::size));
+    let workers = workers.unwrap_or(WORKERS);
+    let mut settings = drain(&file.drain, &source)?.workers(workers);
+    if file.channel.is_empty() {
+        let reason = "there is no channel; write a section [channel.NAME] or [channel.default]";
+        return Err(source.fault(text.len(), reason));
+    }
+    let folder = path.parent().unwrap_or(Path::new("")).to_path_buf();
+    let mut builder = HttpDispatcher::builder().pool(workers);
+    for (name, channel) in &file.channel {
+        let route = route::route(name, channel.get_ref(), &folder, &source)?;
+        let policy = policy(name, channel.get_ref(), &source)?;
+        if name == DEFAULT {
+            builder = builder.fallback(route);
+            settings = settings.default_policy(policy);
+        } else {
+            builder = builder.channel(name, route);
+            settings = settings.policy(name, policy);
+        }
+    }
+    let dispatcher = builder
+        .build()
+        .with_context(|| format!("the settings {}", path.display()))?;
+    Ok(Loaded {
+        settings,
+        dispatcher,
+    })
+}
+
+/// Every channel over one URL.
+pub(crate) fn one_url(
+    url: &str,
+    allow_http: bool,
+    workers: Option<usize>,
+) -> sqlite_outbox::Result<Loaded> {
+    let workers = workers.unwrap_or(WORKERS);
+    let dispatcher = HttpDispatcher::builder()
+        .pool(workers)
+        .fallback(Route::post(url).allow_http(allow_http))
+        .build()?;
+    Ok(Loaded {
+        settings: Settings::new().workers(workers),
+        dispatcher,
+    })
+}
+
+fn drain(drain: &Drain, source: &Source<'_>) -> anyhow::Result<Settings> {
+    let mut settings = Settings::new();
+    if let Some(prefetch) = drain.prefetch {
+        settings = settings.prefetch(prefetch.size());
+    }
+    if let Some(lease) = &drain.lease {
+        let span = lease.get_ref().0;
+        if span < Duration::from_secs(1) || span > Duration::from_secs(600) {
+            return Err(source.fault(lease.span().start, "must be 1s to 10m"));
+        }
+        settings = settings.lease(span);
+    }
+    if let Some(share) = drain.lock_share {
+        settings = settings.lock_share(share.0);
+    }
+    settings = settings.settle_sync(match drain.settle_sync {
+        Some(model::Sync::Normal) => SettleSync::Normal,
+        Some(model::Sync::Full) | None => SettleSync::Full,
+    });
+    if let Some(later) = drain.keep_payload.as_ref().or(drain.keep_sent.as_ref()) {
+        return Err(source.fault(later.span().start, LATER));
+    }
+    Ok(settings)
+}
+
+const LATER: &str = "is not supported by this version; take it out";
+
+fn policy(name: &str, channel: &Channel, source: &Source<'_>) -> anyhow::Result<Policy> {
+    let mut policy = Policy::default();
+    if let Some(retry) = &channel.retry {
+        policy = retries(policy, retry.get_ref())
+            .map_err(|reason| source.channel_fault(name, "retry", reason))?;
+    }
+    if let Some(requests) = channel.max_in_flight {
+        policy = policy.max_in_flight(requests.size());
+    }
+    if let Some(messages) = channel.run_length {
+        policy = policy.run_length(messages.size());
+    }
+    if let Some(rejections) = channel.brake {
+        policy = policy.brake(rejections.0);
+    }
+    if let Some(bytes) = channel.keep_answer {
+        policy = policy.keep_answer(bytes.size());
+    }
+    if let Some(hold) = channel.retry_after {
+        policy = policy.retry_after(match hold {
+            model::Holds::Channel => Hold::Channel,
+            model::Holds::Message => Hold::Message,
+        });
+    }
+    if let Some(on_dead) = &channel.on_dead {
+        return Err(source.fault(on_dead.span().start, LATER));
+    }
+    Ok(policy)
+}
+
+fn retries(mut policy: Policy, retry: &Retry) -> Result<Policy, &'static str> {
+    const BASE: Duration = Duration::from_secs(30);
+    const CAP: Duration = Duration::from_secs(6 * 3600);
+    if retry.base.is_some() || retry.cap.is_some() {
+        let base = retry.base.map_or(BASE, |it| it.0);
+        let cap = retry.cap.map_or(CAP.max(base), |it| it.0);
+        if base.is_zero() {
+            return Err("has a base of 0");
+        }
+        if cap < base {
+            return Err("has a cap below its base");
+        }
+        policy = policy.backoff(base, cap);
+    }
+    if let Some(attempts) = retry.max_attempts {
+        policy = policy.max_attempts(attempts.0);
+    }
+    if let Some(age) = retry.min_dead_age {
+        policy = policy.min_dead_age(age.0);
+    }
+    Ok(policy)
+}

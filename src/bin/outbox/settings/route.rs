@@ -1,0 +1,158 @@
+//! The route of one channel.
+
+use std::path::{Path, PathBuf};
+
+use sqlite_outbox::{HttpDispatcher, Otherwise, ReplyRule, Route, Secret};
+
+use super::fault::Source;
+use super::model::{self, Channel};
+use super::values::Place;
+
+type Change = Box<dyn FnOnce(Route) -> Route>;
+
+/// A route in the making: each key with what it does, so that a fault can be put to its key.
+struct Parts {
+    route: Route,
+    steps: Vec<(&'static str, Change)>,
+}
+
+impl Parts {
+    fn new(channel: &Channel, folder: &Path) -> Self {
+        let method = channel.method.as_deref().unwrap_or("POST");
+        let start = Route::post(&channel.url).allow_http(channel.allow_http);
+        let mut parts = Self {
+            route: start,
+            steps: Vec::new(),
+        };
+        let from = |path: &PathBuf| folder.join(path);
+        let place = |place: &Place| match place {
+            Place::Env(name) => Secret::env(name),
+            Place::File(path) => Secret::file(from(path)),
+            Place::Command(command) => Secret::command(command),
+        };
+        let (url, verb, plain) = (channel.url.clone(), method.to_string(), channel.allow_http);
+        parts.step("method", move |_| Route::new(verb, url).allow_http(plain));
+        for (name, value) in channel.headers.clone() {
+            parts.step("headers", |route| route.header(name, value));
+        }
+        parts.option("bearer", channel.bearer.as_ref().map(place), Route::bearer);
+        let basic = channel.basic.as_ref();
+        let basic = basic.map(|it| (it.user.clone(), place(&it.password)));
+        parts.option("basic", basic, |route, (user, secret)| {
+            route.basic(user, secret)
+        });
+        for (name, secret) in &channel.secret_headers {
+            let (name, secret) = (name.clone(), place(secret));
+            parts.step("secret_headers", |route| route.secret_header(name, secret));
+        }
+        parts.option("timeout", channel.timeout, |route, it| route.timeout(it.0));
+        parts.option("connect_timeout", channel.connect_timeout, |route, it| {
+            route.connect_timeout(it.0)
+        });
+        let ca_file = channel.ca_file.as_ref().map(from);
+        parts.option("ca_file", ca_file, Route::ca_file);
+        let cert = channel.client_cert.as_ref();
+        let cert = cert.map(|it| (from(&it.chain), from(&it.key)));
+        parts.option("client_cert", cert, |route, (chain, key)| {
+            route.client_cert(chain, key)
+        });
+        parts.option("proxy", channel.proxy.clone(), Route::proxy);
+        let header = channel.idempotency_header.clone();
+        parts.option("idempotency_header", header, Route::idempotency_header);
+        let key = channel.idempotency_key.clone();
+        parts.option("idempotency_key", key, Route::idempotency_key);
+        parts.option("reply", channel.reply.as_ref().map(reply), Route::reply);
+        parts.option(
+            "provider_id",
+            channel.provider_id.clone(),
+            Route::provider_id,
+        );
+        let (delivered, rejected, retried) = (
+            channel.status.delivered.clone(),
+            channel.status.rejected.clone(),
+            channel.status.retried.clone(),
+        );
+        parts.step("status", |route| {
+            let route = route.delivered_on(delivered).rejected_on(rejected);
+            route.retried_on(retried)
+        });
+        parts.option("sign", channel.sign.as_ref().map(place), Route::sign);
+        parts
+    }
+
+    fn step(&mut self, key: &'static str, change: impl FnOnce(Route) -> Route + 'static) {
+        self.steps.push((key, Box::new(change)));
+    }
+
+    fn option<T: 'static>(
+        &mut self,
+        key: &'static str,
+        value: Option<T>,
+        change: impl FnOnce(Route, T) -> Route + 'static,
+    ) {
+        if let Some(value) = value {
+            self.step(key, |route| change(route, value));
+        }
+    }
+
+    fn whole(self) -> Route {
+        let apply = |route, (_, change): (_, Change)| change(route);
+        self.steps.into_iter().fold(self.route, apply)
+    }
+
+    /// The first key that the library refuses, and why.
+    fn culprit(self, name: &str) -> Option<(&'static str, String)> {
+        let mut route = self.route;
+        if let Some(reason) = refused(name, &route) {
+            return Some(("url", reason));
+        }
+        for (key, change) in self.steps {
+            route = change(route);
+            if let Some(reason) = refused(name, &route) {
+                return Some((key, reason));
+            }
+        }
+        None
+    }
+}
+
+/// The route of a channel. A fault names the key and its line.
+pub(super) fn route(
+    name: &str,
+    channel: &Channel,
+    folder: &Path,
+    source: &Source<'_>,
+) -> anyhow::Result<Route> {
+    let route = Parts::new(channel, folder).whole();
+    let Some(reason) = refused(name, &route) else {
+        return Ok(route);
+    };
+    let culprit = Parts::new(channel, folder).culprit(name);
+    let (key, reason) = culprit.unwrap_or(("url", reason));
+    Err(source.channel_fault(name, key, &format!("is wrong: {reason}")))
+}
+
+/// What the library has against a route.
+fn refused(name: &str, route: &Route) -> Option<String> {
+    let builder = HttpDispatcher::builder().channel(name, route.clone());
+    let error = builder.build().err()?.to_string();
+    let reason = error.strip_prefix(&format!("channel {name}: "));
+    Some(reason.unwrap_or(&error).to_string())
+}
+
+fn reply(reply: &model::Reply) -> ReplyRule {
+    let mut rule = ReplyRule::new();
+    for pointer in &reply.require.0 {
+        rule = rule.require(pointer);
+    }
+    for pointer in &reply.forbid.0 {
+        rule = rule.forbid(pointer);
+    }
+    for (pointer, value) in &reply.equals {
+        rule = rule.equals(pointer, value.clone());
+    }
+    rule.otherwise(match reply.otherwise {
+        model::Otherwise::Retry => Otherwise::Retry,
+        model::Otherwise::Reject => Otherwise::Reject,
+    })
+}
