@@ -10,6 +10,8 @@
 )]
 
 mod admission;
+#[cfg(feature = "cli")]
+mod cli;
 mod connections;
 mod drain;
 mod duplicates;

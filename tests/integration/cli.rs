@@ -1,0 +1,147 @@
+//! The tool `outbox`, run as a process.
+
+mod drain;
+mod output;
+mod paths;
+mod settings;
+mod store;
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use sqlite_outbox::rusqlite::Connection;
+use tempfile::TempDir;
+
+/// A folder with a till's file, and the tool beside it.
+pub(crate) struct Desk {
+    folder: TempDir,
+}
+
+/// How the tool ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Desk {
+    /// An empty folder.
+    pub(crate) fn empty() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self { folder }
+    }
+
+    /// With an outbox in `till.db`.
+    pub(crate) fn new() -> Self {
+        let desk = Self::empty();
+        desk.done(["init", "till.db"]);
+        desk
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    pub(crate) fn sql(&self) -> Connection {
+        Connection::open(self.path("till.db")).unwrap()
+    }
+
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outbox"));
+        command
+            .args(args)
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
+        self.command(args).output().unwrap().into()
+    }
+
+    /// Runs it with this on its standard input.
+    pub(crate) fn feed<S: AsRef<OsStr>>(
+        &self,
+        input: impl AsRef<[u8]>,
+        args: impl IntoIterator<Item = S>,
+    ) -> Ran {
+        let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(input.as_ref()).unwrap();
+        drop(stdin);
+        ended(child)
+    }
+
+    /// Runs it, and it must succeed without a word on stderr.
+    pub(crate) fn done<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> String {
+        let ran = self.run(args);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+        ran.out
+    }
+
+    /// Enqueues one message.
+    pub(crate) fn put(&self, channel: &str, key: &str, payload: &str) {
+        self.done([
+            "enqueue",
+            "till.db",
+            "--channel",
+            channel,
+            "--key",
+            key,
+            "--content-type",
+            "text/plain",
+            payload,
+        ]);
+    }
+
+    /// The one JSON object it prints.
+    pub(crate) fn json<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Value {
+        self.run(args).json()
+    }
+}
+
+pub(crate) fn ended(child: Child) -> Ran {
+    child.wait_with_output().unwrap().into()
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Ran {
+    /// It failed with this code and one line that says so.
+    pub(crate) fn failed(&self, code: i32, says: &str) {
+        assert_eq!(self.code, code, "{self:?}");
+        assert_eq!(self.out, "");
+        assert_eq!(self.err.matches('\n').count(), 1, "{self:?}");
+        assert!(self.err.starts_with("error: "), "{self:?}");
+        assert!(self.err.contains(says), "{says:?} is not in {self:?}");
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        assert_eq!(self.out.matches('\n').count(), 1, "{self:?}");
+        serde_json::from_str(&self.out).unwrap()
+    }
+
+    /// One JSON object a line.
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        let lines = self.out.lines();
+        lines.map(|it| serde_json::from_str(it).unwrap()).collect()
+    }
+}

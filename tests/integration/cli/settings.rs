@@ -1,0 +1,201 @@
+//! The settings file: what is wrong in it is named with its line.
+
+use super::Desk;
+
+fn refused(text: &str, says: &str) {
+    let desk = Desk::new();
+    desk.write("outbox.toml", text);
+    let ran = desk.run(["drain", "till.db", "--config", "outbox.toml"]);
+    ran.failed(1, &format!("outbox.toml, {says}"));
+}
+
+/// A section that works, of two lines, and one line more.
+fn with(line: &str) -> String {
+    format!("[channel.sales]\nurl = \"https://erp.example/api\"\n{line}\n")
+}
+
+#[test]
+fn an_unknown_key_is_named_with_the_nearest_one() {
+    refused(
+        "\n[drain]\nworker = 4\n",
+        "line 3: drain.worker is no key; did you mean workers?",
+    );
+    refused(
+        "[chanel.sales]\nurl = \"x\"\n",
+        "line 1: chanel is no key; did you mean channel?",
+    );
+    refused(
+        &with("time_out = \"3s\""),
+        "line 3: channel.sales.time_out is no key; did you mean timeout?",
+    );
+    refused(
+        &with("retry = { max_atempts = 3 }"),
+        "line 3: channel.sales.retry.max_atempts is no key; did you mean max_attempts?",
+    );
+    refused(
+        &with("[channel.sales.reply]\nrequires = \"/id\""),
+        "line 4: channel.sales.reply.requires is no key; did you mean require?",
+    );
+    refused(
+        "[drain]\nzzzzzzzz = 1\n",
+        "line 2: drain.zzzzzzzz is no key; there are workers",
+    );
+}
+
+#[test]
+fn an_impossible_value_is_named_with_its_line() {
+    for (line, says) in [
+        ("workers = 0", "drain.workers must be 1 to 1024, not 0"),
+        (
+            "workers = \"four\"",
+            "drain.workers is a text, not a whole number",
+        ),
+        ("lease = \"0s\"", "drain.lease must be 1s to 10m"),
+        ("lease = 30", "drain.lease is integer `30`, not a duration"),
+        (
+            "lease = \"30\"",
+            "drain.lease is wrong: the unit is missing",
+        ),
+        (
+            "lock_share = 0",
+            "drain.lock_share must be 0.01 to 1, not 0",
+        ),
+        (
+            "lock_share = 1.5",
+            "drain.lock_share must be 0.01 to 1, not 1.5",
+        ),
+        (
+            "settle_sync = \"off\"",
+            "drain.settle_sync is \"off\", not \"full\" or \"normal\"",
+        ),
+    ] {
+        refused(&format!("[drain]\n{line}\n"), &format!("line 2: {says}"));
+    }
+    for (line, says) in [
+        ("max_in_flight = 0", "max_in_flight must be 1 to"),
+        ("run_length = 0", "run_length must be 1 to"),
+        ("brake = 0", "brake must be 1 to"),
+        (
+            "retry = { max_attempts = 0 }",
+            "retry.max_attempts must be 1 to",
+        ),
+        (
+            "retry = { base = \"1h\", cap = \"1m\" }",
+            "retry has a cap below its base",
+        ),
+        ("method = \"GET\"", "method is wrong: "),
+        ("headers = { \"X Y\" = \"1\" }", "headers is wrong: "),
+        ("timeout = \"0s\"", "timeout is wrong: "),
+        (
+            "ca_file = \"none.pem\"",
+            "ca_file is wrong: none.pem cannot be read",
+        ),
+        ("status = { delivered = [99] }", "status is wrong: "),
+        ("reply = { require = \"id\" }", "reply is wrong: "),
+        (
+            "reply = { otherwise = \"ignore\" }",
+            "reply.otherwise is \"ignore\"",
+        ),
+        ("retry_after = \"never\"", "retry_after is \"never\""),
+        ("idempotency_key = \"{key}\"", "idempotency_key is wrong: "),
+        (
+            "allow_http = \"yes\"",
+            "allow_http is a text, not true or false",
+        ),
+    ] {
+        refused(&with(line), &format!("line 3: channel.sales.{says}"));
+    }
+}
+
+#[test]
+fn a_channel_needs_a_url_that_can_be_used() {
+    refused("[drain]\nworkers = 1\n", "line 3: there is no channel");
+    refused("[channel.sales]\n", "line 1: channel.sales has no url");
+    let plain = "[channel.sales]\nmethod = \"PUT\"\nurl = \"http://erp.example/\"\n";
+    refused(
+        plain,
+        "line 3: channel.sales.url is wrong: the URL is plain http",
+    );
+}
+
+#[test]
+fn a_secret_in_the_file_is_refused_and_not_repeated() {
+    for line in [
+        "bearer = \"hunter2\"",
+        "sign = \"hunter2\"",
+        "basic = \"user:hunter2\"",
+        "basic = { user = \"user\", password = \"hunter2\" }",
+        "secret_headers = { X-Api-Key = \"hunter2\" }",
+        "bearer = { env = \"A\", file = \"B\" }",
+        "bearer = {}",
+        "headers = { Authorization = \"Bearer hunter2\" }",
+    ] {
+        let desk = Desk::new();
+        desk.write("outbox.toml", with(line));
+        let ran = desk.run(["drain", "till.db", "--config", "outbox.toml"]);
+        ran.failed(1, "line 3: channel.sales.");
+        assert!(!ran.err.contains("hunter2"), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_key_that_does_nothing_yet_is_refused() {
+    refused(
+        &with("on_dead = \"skip\""),
+        "line 3: channel.sales.on_dead is not supported",
+    );
+    let keep = "[drain]\nkeep_sent = \"400d\"\n";
+    refused(
+        &format!("{keep}{}", with("")),
+        "line 2: drain.keep_sent is not supported",
+    );
+}
+
+#[test]
+fn a_file_that_is_no_toml_or_not_there_is_one_line() {
+    refused("[drain\n", "line 1: ");
+    refused("[channel.sales]\nurl = \"x\n", "line 2: ");
+    let desk = Desk::new();
+    desk.run(["drain", "till.db", "--config", "none.toml"])
+        .failed(1, "the settings none.toml cannot be read");
+}
+
+#[test]
+fn the_whole_file_of_the_manual_is_understood() {
+    let desk = Desk::new();
+    desk.write(
+        "outbox.toml",
+        r#"
+[drain]
+workers = 4
+lease = "30s"
+lock_share = 0.2
+settle_sync = "full"
+
+[channel.sales]
+url = "https://erp.example/api/sales/{dedupe_key}"
+method = "POST"
+headers = { X-Store = "17" }
+bearer = { env = "ERP_TOKEN" }
+timeout = "60s"
+max_in_flight = 4
+allow_http = false
+idempotency_header = "Idempotency-Key"
+idempotency_key = "{message_id}"
+reply = { require = "/data/name", forbid = "/error", equals = { "/status" = "ok" }, otherwise = "retry" }
+retry = { base = "30s", cap = "6h", max_attempts = 20, min_dead_age = "24h" }
+status = { delivered = [409], rejected = [] }
+run_length = 16
+brake = 10
+retry_after = "channel"
+sign = { env = "SALES_SIGNING_SECRET" }
+
+[channel.default]
+url = "https://erp.example/api"
+basic = { user = "till", password = { file = "password" } }
+secret_headers = { X-Api-Key = { command = ["pass", "erp"] } }
+"#,
+    );
+    let out = desk.done(["drain", "till.db", "--config", "outbox.toml"]);
+    assert!(out.starts_with("0 sent"), "{out}");
+}
