@@ -25,14 +25,14 @@ const LEDGER: &str = "
     );";
 
 /// An address on this machine at which nobody listens.
-pub fn free_address() -> Result<String> {
+pub(crate) fn free_address() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     Ok(listener.local_addr()?.to_string())
 }
 
 /// Brings the server up. It serves until the process ends.
 #[allow(clippy::disallowed_methods)] // threads: this is a server
-pub fn start(address: &str, ledger: &Path) -> Result<()> {
+pub(crate) fn start(address: &str, ledger: &Path) -> Result<()> {
     let ledger_file = Connection::open(ledger)?;
     ledger_file.execute_batch(LEDGER)?;
     let ledger = Arc::new(Mutex::new(ledger_file));

@@ -3,7 +3,8 @@
 use sqlite_outbox::{Outbox, Status};
 use sqlx::{Connection, SqliteConnection};
 
-const INSERT: &str = "INSERT INTO outbox (channel, dedupe_key, payload) VALUES ('sales', 'S-1', '{}')";
+const INSERT: &str =
+    "INSERT INTO outbox (channel, dedupe_key, payload) VALUES ('sales', 'S-1', '{}')";
 
 fn main() -> anyhow::Result<()> {
     let path = std::env::temp_dir().join(format!("outbox-compat-{}.db", std::process::id()));
@@ -22,12 +23,18 @@ fn main() -> anyhow::Result<()> {
             conn.close().await
         })?;
     let found = outbox.get_by_key("sales", "S-1")?;
-    anyhow::ensure!(found.is_some_and(|it| it.status == Status::Pending), "the message is missing");
+    anyhow::ensure!(
+        found.is_some_and(|it| it.status == Status::Pending),
+        "the message is missing"
+    );
     anyhow::ensure!(outbox.unsent()? == 1, "the rolled back message is there");
     drop(outbox);
     for end in ["", "-wal", "-shm"] {
         std::fs::remove_file(format!("{}{end}", path.display())).ok();
     }
-    println!("sqlx and sqlite-outbox share one file and one SQLite {}", sqlite_outbox::rusqlite::version());
+    println!(
+        "sqlx and sqlite-outbox share one file and one SQLite {}",
+        sqlite_outbox::rusqlite::version()
+    );
     Ok(())
 }
