@@ -19,9 +19,11 @@ mod enqueue;
 mod fixture;
 #[cfg(feature = "http")]
 mod http;
+mod readme;
 mod reads;
 #[cfg(feature = "http")]
 mod server;
 mod sql_contract;
 mod store;
+mod tidy;
 mod weeks;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Which module stands on which layer. Imports go down or stay on their layer.
 const LAYERS: &[(u8, &[&str])] = &[
-    (4, &["outbox", "options", "draining"]),
+    (4, &["outbox", "options", "draining", "testing"]),
     (3, &["pump"]),
     (2, &["drain"]),
     (1, &["store", "schema", "http"]),
