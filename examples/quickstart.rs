@@ -1,3 +1,5 @@
+//! A sale and its message are committed together; then the outbox is drained.
+
 use serde_json::json;
 use sqlite_outbox::{HttpDispatcher, Message, Outbox, Route};
 use std::env::args;

@@ -3,7 +3,7 @@
 //! It stands in for a receiver that respects the idempotency key. Every request is noted as an
 //! arrival, so that a sale which comes twice would be seen.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
