@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 
 use super::{Desk, ended};
+use crate::server::{Server, ok};
 
 /// Clears the screen, rings, turns the direction, and pretends to be another line.
 const EVIL: &str = "\u{1b}[2J\u{7}\u{9b}31m\u{202e}\r\nfine\u{7f}";
@@ -55,6 +56,20 @@ fn a_reader_that_goes_away_is_no_error() {
     drop(reader);
     let ran = ended(child);
     assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+}
+
+#[test]
+fn an_exit_code_holds_when_nobody_reads() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let closed = Server::start(|_| ok()).url("/");
+    let mut child = desk
+        .command(["drain", "till.db", "--url", &closed])
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let ran = ended(child);
+    assert_eq!((ran.code, ran.err.as_str()), (3, ""));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use sqlite_outbox::{Cancel, ChannelReport, ChannelState, DrainReport, Ended, Tal
 
 use super::status;
 use crate::args::{self, Database, Exit, Format, Usage};
-use crate::output::{Column, Out, Table, Tone, count};
+use crate::output::{Column, Out, Table, Tone, count, unless_closed};
 use crate::settings::{self, Loaded};
 
 /// Send everything that can be sent now, and say what is left and why
@@ -25,8 +25,8 @@ use crate::settings::{self, Loaded};
 #[command(
     group(ArgGroup::new("target").required(true).args(["config", "url"])),
     after_help = "\
-Exit codes: 0 all is sent; 3 unsent messages remain; 4 none remain, but dead letters or conflicts
-wait for a person.
+Exit codes: 0 all is sent; 3 unsent messages remain;
+4 none remain, but dead letters or conflicts wait for a person.
 
 Examples:
   outbox drain till.db --config outbox.toml
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     /// Allow http:// to other machines, where whoever is in between reads and changes everything
     #[arg(long, requires = "url")]
     allow_http: bool,
-    /// Requests under way at once
+    /// Requests under way at once [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
     /// End after this span, with what is done by then
@@ -84,11 +84,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     bar.clear();
     let report = report?;
     let mut out = Out::new();
-    match arguments.format.json {
-        true => out.json(&as_json(&report))?,
-        false => print(&report, &mut out)?,
-    }
-    out.flush()?;
+    let printed = match arguments.format.json {
+        true => out.json(&as_json(&report)),
+        false => print(&report, &mut out),
+    };
+    unless_closed(printed.and_then(|()| out.flush()))?;
     Ok(if report.unsent > 0 {
         Exit::Unsent
     } else if status::attention(&report.stats) {

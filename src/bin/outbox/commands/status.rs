@@ -5,7 +5,7 @@ use serde::Serialize;
 use sqlite_outbox::{ChannelState, ChannelStats, Counts, Stats};
 
 use crate::args::{Database, Exit, Format};
-use crate::output::{Column, Out, Table, Tone, age, ago, count, scrub};
+use crate::output::{Column, Out, Table, Tone, age, ago, count, scrub, unless_closed};
 
 /// Show what is waiting, for how long, and why
 #[derive(Debug, Args)]
@@ -73,11 +73,11 @@ impl Numbers {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let stats = arguments.database.open()?.stats()?;
     let mut out = Out::new();
-    match arguments.format.json {
-        true => out.json(&as_json(&stats))?,
-        false => print(&stats, &mut out)?,
-    }
-    out.flush()?;
+    let printed = match arguments.format.json {
+        true => out.json(&as_json(&stats)),
+        false => print(&stats, &mut out),
+    };
+    unless_closed(printed.and_then(|()| out.flush()))?;
     Ok(match attention(&stats) {
         true => Exit::Attention,
         false => Exit::Done,

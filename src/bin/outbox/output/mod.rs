@@ -98,6 +98,14 @@ impl Out {
     }
 }
 
+/// For commands whose exit code says something: it holds even when nobody reads the output.
+pub(crate) fn unless_closed(result: anyhow::Result<()>) -> anyhow::Result<()> {
+    match result {
+        Err(error) if error.is::<Closed>() => Ok(()),
+        result => result,
+    }
+}
+
 fn written(result: io::Result<()>) -> anyhow::Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Closed.into()),

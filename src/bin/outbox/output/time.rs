@@ -16,12 +16,15 @@ pub(crate) fn exact(at: i64) -> String {
     }
 }
 
-/// A span in milliseconds, in its largest unit.
+/// A span in milliseconds, in its largest unit, and the next one where that is coarse.
 pub(crate) fn age(span: i64) -> String {
     let seconds = span.max(0) / 1000;
     match seconds {
         0..60 => format!("{seconds} s"),
         60..3_600 => format!("{} min", seconds / 60),
+        3_600..36_000 if seconds % 3_600 >= 60 => {
+            format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60)
+        }
         3_600..172_800 => format!("{} h", seconds / 3_600),
         _ => format!("{} days", seconds / 86_400),
     }
@@ -49,6 +52,8 @@ mod tests {
             (0, "14 min ago"),
             (840_000, "now"),
             (845_000, "in 5 s"),
+            (8_040_000, "in 2 h"),
+            (8_000_000, "in 1 h 59 min"),
             (i64::MAX, "in 106751991167 days"),
         ] {
             assert_eq!(ago(at, 840_000), text);
