@@ -101,10 +101,15 @@ impl Channel {
         self.until = Some(now.saturating_add(self.wait(dice)));
     }
 
-    /// Makes the next probe due, except where the receiver itself asked for the delay.
-    pub(crate) fn bring_forward(&mut self, now: i64) {
-        if !matches!(self.state, ChannelState::Ok | ChannelState::Holding) {
-            self.until = self.until.map(|until| until.min(now));
+    /// Makes the next probe due. A hold the receiver asked for stays in force; where the clock has
+    /// gone back by `stepped_back` milliseconds, it keeps what was left of it.
+    pub(crate) fn bring_forward(&mut self, now: i64, stepped_back: i64) {
+        match self.state {
+            ChannelState::Ok => {}
+            ChannelState::Holding => {
+                self.until = self.until.map(|until| until.saturating_sub(stepped_back));
+            }
+            _ => self.until = self.until.map(|until| until.min(now)),
         }
     }
 

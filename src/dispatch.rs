@@ -288,6 +288,10 @@ impl Failure {
     /// The code of an [`Outcome::Blocked`] that shows the channel as `unauthorised`.
     pub const UNAUTHORISED: &'static str = "unauthorised";
 
+    /// The code of an [`Outcome::Unreachable`] that [`Dispatcher::interrupt`] brought about:
+    /// nobody knows whether the message arrived, and nobody is charged.
+    pub const INTERRUPTED: &'static str = "interrupted";
+
     /// A failure with its stable code and its text.
     pub fn new(code: impl Into<Cow<'static, str>>, text: impl Into<String>) -> Self {
         Self {

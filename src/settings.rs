@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::retry::Policy;
+use crate::clock::millis;
+use crate::retry::{HOLD_MAX, Policy};
 
 /// The settings of a drain or pump. Setters clamp what makes no sense.
 #[derive(Debug, Clone, PartialEq)]
@@ -108,6 +109,13 @@ impl Settings {
 
     pub(crate) fn policy_of(&self, channel: &str) -> &Policy {
         self.policies.get(channel).unwrap_or(&self.default_policy)
+    }
+
+    /// The longest honest wait of a message that is not scheduled, in milliseconds.
+    pub(crate) fn longest_wait(&self) -> i64 {
+        let policies = self.policies.values().chain([&self.default_policy]);
+        let longest = policies.map(|policy| policy.cap).max().unwrap_or_default();
+        millis(longest).max(HOLD_MAX).saturating_mul(2)
     }
 
     /// Messages claimed and not yet settled, at most.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::circuit::Channel;
 use crate::drain::flight::{ClaimedRun, Flight};
 use crate::retry::GIVE_BACK_MAX;
-use crate::retry::HOLD_MAX;
 use crate::settings::Settings;
 use crate::store::claim::Stale;
 
@@ -36,6 +35,8 @@ pub(crate) struct Pull {
     pub(crate) until: i64,
     /// Whether probes come forward too.
     pub(crate) probes: bool,
+    /// How far the clock went back, which holds did not.
+    pub(crate) stepped_back: i64,
 }
 
 impl Pull {
@@ -43,18 +44,30 @@ impl Pull {
         after: 0,
         until: GIVE_BACK_MAX,
         probes: true,
+        stepped_back: 0,
     };
     pub(crate) const EVERYTHING: Self = Self {
-        after: 0,
         until: i64::MAX,
-        probes: true,
+        ..Self::GIVEN_BACK
     };
-    /// Due times no honest wait can have set: a clock that ran ahead did.
-    pub(crate) const REPAIR: Self = Self {
-        after: 2 * HOLD_MAX,
-        until: i64::MAX,
-        probes: false,
-    };
+
+    /// Due times that no honest wait can have set: a clock that ran ahead did.
+    pub(crate) fn beyond(longest_wait: i64) -> Self {
+        Self {
+            after: longest_wait,
+            probes: false,
+            ..Self::EVERYTHING
+        }
+    }
+
+    /// The clock went back by this much. What waits would wait that much longer, so that back-off
+    /// is ignored once; holds keep what was left of them.
+    pub(crate) fn stepped_back(by: i64) -> Self {
+        Self {
+            stepped_back: by,
+            ..Self::EVERYTHING
+        }
+    }
 }
 
 #[derive(Debug, Default)]

@@ -5,6 +5,7 @@
 
 mod claiming;
 mod flight;
+mod look;
 mod memory;
 mod settling;
 mod transact;
@@ -15,28 +16,24 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
-use crate::circuit::Admission;
 use crate::clock::{Clock, Dice, Instant, millis};
 use crate::dispatch::{DeliveredHook, Dispatcher};
 use crate::error::{Error, Result};
 use crate::observer::Event;
-use crate::settings::{MAX_LEASE, Settings, SettleSync};
-use crate::store::{channel, claim, upkeep};
+use crate::settings::{Settings, SettleSync};
+use crate::store::{channel, upkeep};
 
 pub(crate) use flight::{ClaimedRun, Lease, Report, Told};
+use look::Look;
 use memory::{Memory, Pull};
 pub(crate) use settling::panic_text;
 use transact::{Effects, Transact, Trouble};
-use watch::ClockWatch;
+use watch::{ClockWatch, Repair};
 
 /// A cycle waits this long after the first report for others to come.
 const LINGER: Duration = Duration::from_millis(5);
 /// After a failed write; busy is no failure and tried again after [`LINGER`].
 const AFTER_FAILURE: Duration = Duration::from_millis(500);
-/// How often lanes without a head are looked for.
-const SWEEP_EVERY: Duration = Duration::from_secs(300);
-/// Lanes looked at per cycle.
-const SWEEP_STEP: usize = 200;
 /// Channels looked at per cycle.
 const CHANNELS: usize = 256;
 /// Rows per transaction, most and least.
@@ -91,27 +88,6 @@ impl std::fmt::Debug for Drainer {
             .field("memory", &self.memory)
             .field("reports", &self.reports.len())
             .finish_non_exhaustive()
-    }
-}
-
-/// What a look at the file found, without writing.
-#[derive(Debug, Default)]
-struct Look {
-    /// Something can be claimed, taken back or expired now.
-    due: bool,
-    /// Someone else holds claims in a channel that could be served.
-    foreign: bool,
-    /// The next moment something becomes due, in wall time.
-    next: Option<i64>,
-}
-
-impl Look {
-    fn at(&mut self, due: i64, now: i64) {
-        if due <= now {
-            self.due = true;
-        } else {
-            self.next = Some(self.next.map_or(due, |next| next.min(due)));
-        }
     }
 }
 
@@ -222,9 +198,12 @@ impl Drainer {
         if self.first_report.is_none() && !self.reports.is_empty() {
             self.first_report = Some(at.monotonic);
         }
-        if self.watch.take_repair() {
-            self.memory.pulls.push(Pull::REPAIR);
-        }
+        self.memory
+            .pulls
+            .extend(self.watch.repairs().map(|repair| match repair {
+                Repair::Horizon => Pull::beyond(self.settings.longest_wait()),
+                Repair::SteppedBack(by) => Pull::stepped_back(by),
+            }));
         let outcome = self.step(dispatcher, at);
         outcome.unwrap_or_else(|error| self.after_failure(error, at))
     }
@@ -278,82 +257,6 @@ impl Drainer {
             || !self.broken_lanes.is_empty()
     }
 
-    /// Whether nothing can have changed since the last look.
-    fn may_rest(&mut self, at: Instant) -> Result<bool> {
-        let version = data_version(&self.conn)?;
-        let changed = version != self.data_version;
-        self.data_version = version;
-        self.memory.channels_stale |= changed;
-        let sweeping = self.sweep.is_some() || at.monotonic >= self.sweep_at;
-        Ok(!changed && !sweeping && at.monotonic < self.look_at)
-    }
-
-    /// Reads, without a transaction of ours, whether a write would find anything to do.
-    fn look(&mut self, dispatcher: &dyn Dispatcher, at: Instant) -> Result<Look> {
-        self.sweep_lanes(at)?;
-        let states = channel::load_all(&self.conn)?;
-        let mut look = Look {
-            due: !self.broken_lanes.is_empty(),
-            ..Look::default()
-        };
-        if self.watch.trusted() && !self.stopping {
-            if let Some(expiry) = upkeep::next_expiry(&self.conn)? {
-                look.at(expiry, at.wall);
-            }
-        }
-        let mut cursor = Vec::new();
-        while let Some(name) = claim::next_channel(&self.conn, &cursor)? {
-            cursor = name;
-            let Ok(name) = std::str::from_utf8(&cursor) else {
-                continue;
-            };
-            if self.stopping || !dispatcher.serves(name) {
-                continue;
-            }
-            let admission = states
-                .get(name)
-                .map_or(Admission::Open, |it| it.admission(at.wall));
-            let leases = claim::leases(&self.conn, name)?;
-            if let Some((first, last)) = leases {
-                let odd = last > at.wall.saturating_add(millis(MAX_LEASE));
-                if !self.memory.suspects_wait(name, at.monotonic) {
-                    look.at(if odd { at.wall } else { first }, at.wall);
-                }
-                look.foreign |= !matches!(admission, Admission::Closed(_));
-            }
-            match admission {
-                Admission::Closed(until) => {
-                    // Whether anything is due by then is looked at again when the time comes.
-                    if let Some(until) = until {
-                        look.next = Some(look.next.map_or(until, |next| next.min(until)));
-                    }
-                }
-                Admission::Probe(_) if self.memory.flight.probing(name) => {}
-                _ => {
-                    if let Some(due) = claim::first_pending(&self.conn, name)? {
-                        if due > at.wall || self.memory.has_room(name, &self.settings) {
-                            look.at(due, at.wall);
-                        }
-                    }
-                }
-            }
-        }
-        Ok(look)
-    }
-
-    fn sweep_lanes(&mut self, at: Instant) -> Result<()> {
-        if self.sweep.is_none() && at.monotonic >= self.sweep_at {
-            self.sweep = Some(upkeep::LaneCursor::default());
-        }
-        if let Some(cursor) = self.sweep.take() {
-            let (found, rest) = upkeep::headless_lanes(&self.conn, cursor, SWEEP_STEP)?;
-            self.broken_lanes.extend(found);
-            self.sweep = rest;
-            self.sweep_at = at.monotonic.saturating_add(SWEEP_EVERY);
-        }
-        Ok(())
-    }
-
     /// The transaction. A constraint error is met by doing it again row by row, which finds the
     /// culprit; a hook that ended the transaction is left out the second time.
     fn write(&mut self, dispatcher: &dyn Dispatcher, at: Instant) -> Result<Effects> {
@@ -361,6 +264,10 @@ impl Drainer {
         for _ in 0..64 {
             let tx = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate)?;
             let begun = self.clock.monotonic();
+            // Under the lock: another process may have paused a channel or opened its circuit.
+            let version = data_version(&tx)?;
+            self.memory.channels_stale |= version != self.data_version;
+            self.data_version = version;
             let transact = Transact {
                 conn: &tx,
                 at,

@@ -58,8 +58,8 @@ impl Transact<'_> {
         let name = &delivery.channel;
         let policy = self.settings.policy_of(name);
         // A claim that passed on tells nothing about the channel as it is now, unless it arrived.
-        let ours = flown.is_some() && self.still_ours(claim)?;
-        if !ours && !matches!(outcome, Outcome::Delivered(_)) {
+        let arrived = matches!(outcome, Outcome::Delivered(_));
+        if !arrived && !self.still_ours(claim)? {
             effects.events.push(Event::Late {
                 id: report.id,
                 delivered: false,
@@ -68,8 +68,10 @@ impl Transact<'_> {
         }
         let facts = Facts {
             attempts: delivery.charged,
-            first_charged_at: settle::first_charge(self.conn, report.id)?
-                .filter(|_| delivery.charged > 0),
+            first_charged_at: match delivery.charged > 0 && !arrived {
+                true => settle::first_charge(self.conn, report.id)?,
+                false => None,
+            },
             probe: flown.is_some_and(|run| run.probe),
         };
         let state = channels.get(name);

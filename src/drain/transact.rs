@@ -12,6 +12,7 @@ use crate::clock::{Dice, Instant, millis};
 use crate::dispatch::{DeliveredHook, Dispatcher, Failure};
 use crate::drain::flight::{ClaimedRun, Report};
 use crate::drain::memory::{Changes, Memory, STEAL_AFTER, Suspect};
+use crate::drain::watch::FIRST_HONEST;
 use crate::observer::Event;
 use crate::settings::{MAX_LEASE, Settings};
 use crate::stats::ChannelState;
@@ -118,6 +119,7 @@ impl Transact<'_> {
         self.settle(reports, &mut channels, dice, &mut effects)?;
         self.renew(&mut effects)?;
         if self.trusted {
+            upkeep::rebase(self.conn, self.at.wall, FIRST_HONEST, EXPIRE_STEP)?;
             let messages = upkeep::expire(self.conn, self.at.wall, EXPIRE_STEP)?;
             if messages > 0 {
                 effects.events.push(Event::Expired { messages });
@@ -221,7 +223,7 @@ impl Transact<'_> {
             let mut finished = true;
             for name in names {
                 if pull.probes {
-                    channels.get(name).bring_forward(now);
+                    channels.get(name).bring_forward(now, pull.stepped_back);
                 }
                 let after = now.saturating_add(pull.after);
                 let until = now.saturating_add(pull.until);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::clock::{Instant, millis};
 
 /// No honest clock reads less: 2026-01-01, before the first release.
-const FIRST_HONEST: i64 = 1_767_225_600_000;
+pub(crate) const FIRST_HONEST: i64 = 1_767_225_600_000;
 /// A clock this far behind the newest message of the file is wrong until it has kept its word.
 const BEHIND: i64 = 24 * 3600 * 1000;
 /// A file this much older than the clock, or a jump, must be confirmed before anything expires.
@@ -14,14 +14,25 @@ const JUMP: i64 = 5 * 60 * 1000;
 /// How long a clock must run evenly to be believed again.
 const CONFIRM: Duration = Duration::from_secs(60);
 
+/// A backward step that is worth mending; a smaller one is waited out.
+const STEP_BACK: i64 = 60 * 1000;
+
+/// What the clock's past makes necessary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repair {
+    /// Due times may have been stamped by a clock that ran far ahead of this one.
+    Horizon,
+    /// The clock went back by this many milliseconds while we watched.
+    SteppedBack(i64),
+}
+
 /// Watches both clocks from cycle to cycle.
 #[derive(Debug)]
 pub(crate) struct ClockWatch {
     last: Instant,
     /// Set while the clock has still to prove itself.
     doubted_since: Option<Duration>,
-    /// Whether due times may have been stamped by a clock that ran ahead of this one.
-    repair: bool,
+    repairs: Vec<Repair>,
 }
 
 impl ClockWatch {
@@ -33,7 +44,7 @@ impl ClockWatch {
         Self {
             last: at,
             doubted_since: odd.then_some(at.monotonic),
-            repair: true,
+            repairs: vec![Repair::Horizon],
         }
     }
 
@@ -45,24 +56,34 @@ impl ClockWatch {
         if slip > JUMP {
             self.doubted_since = Some(at.monotonic);
         }
-        if slip < -1_000 {
-            self.repair = true;
+        if slip < -STEP_BACK {
+            self.repairs
+                .push(Repair::SteppedBack(slip.saturating_neg()));
         }
         let confirmed = |since: Duration| at.monotonic.saturating_sub(since) >= CONFIRM;
         if self.doubted_since.is_some_and(confirmed) {
             self.doubted_since = None;
-            self.repair = true;
+            self.repairs.push(Repair::Horizon);
         }
         self.last = at;
     }
 
     /// Whether the clock may make something expire or be purged.
     pub(crate) fn trusted(&self) -> bool {
-        self.last.wall >= FIRST_HONEST && self.doubted_since.is_none()
+        self.honest() && self.doubted_since.is_none()
     }
 
-    /// Whether due times beyond any honest wait should be pulled in now. Once per occasion.
-    pub(crate) fn take_repair(&mut self) -> bool {
-        self.trusted() && std::mem::take(&mut self.repair)
+    fn honest(&self) -> bool {
+        self.last.wall >= FIRST_HONEST
+    }
+
+    /// What is to be mended now, once per occasion. Nothing while the clock is plainly wrong: to
+    /// a till that booted in 1970 every stored time looks too far away.
+    pub(crate) fn repairs(&mut self) -> impl Iterator<Item = Repair> + use<> {
+        let ready = match self.honest() {
+            true => std::mem::take(&mut self.repairs),
+            false => Vec::new(),
+        };
+        ready.into_iter()
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn send(
                     continue;
                 }
                 if interrupted() {
-                    let failure = Failure::new("interrupted", "the request was interrupted");
+                    let failure = Failure::new(Failure::INTERRUPTED, "the request was interrupted");
                     return Outcome::Unreachable(failure);
                 }
                 return keys.hide(unanswered(plan, &error));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded, never, select};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, pause};
 use crate::dispatch::Dispatcher;
 use crate::drain::{Cycle, Drainer, Report, Told};
 use crate::error::{Error, Result};
@@ -129,9 +129,7 @@ impl Engine<'_> {
                     stopping = Stopping::Interrupted(now.saturating_add(AFTER_INTERRUPT));
                 }
                 Stopping::Interrupted(until) if now >= until => {
-                    self.drainer.abandon();
-                    let last = self.drainer.cycle(self.dispatcher, reports.try_iter());
-                    return last.error.map_or(Ok(()), Err);
+                    return self.give_up(reports);
                 }
                 _ => {}
             }
@@ -157,6 +155,22 @@ impl Engine<'_> {
                 },
                 default(wait) => {}
             }
+        }
+    }
+
+    /// Gives everything back and records what is still to be recorded, for two seconds at most.
+    fn give_up(&mut self, reports: &Receiver<Report>) -> Result<()> {
+        self.drainer.abandon();
+        let until = self.clock.monotonic().saturating_add(AFTER_DEADLINE);
+        loop {
+            let cycle = self.drainer.cycle(self.dispatcher, reports.try_iter());
+            for event in &cycle.events {
+                self.tell(event);
+            }
+            if self.drainer.is_empty() || self.clock.monotonic() >= until {
+                return cycle.error.map_or(Ok(()), Err);
+            }
+            pause(cycle.wait.min(Duration::from_millis(100)));
         }
     }
 

@@ -58,6 +58,9 @@ impl Shop {
             let broken_off = self.interrupted.load(Ordering::Acquire);
             let told = match outcome {
                 None => Told::Released,
+                Some(Outcome::Unreachable(failure)) if failure.code == Failure::INTERRUPTED => {
+                    Told::Interrupted
+                }
                 Some(outcome) if broken_off && !matches!(outcome, Outcome::Delivered(_)) => {
                     Told::Interrupted
                 }

@@ -19,6 +19,12 @@ const EXPIRE: &str = "
 UPDATE outbox SET status = 'expired', settled_at = ?2
  WHERE id = ?1 AND (status = 'pending' OR status = 'waiting')";
 
+pub(crate) const REBASE: &str = "
+UPDATE outbox SET expires_at = ?1 + max(expires_at - created_at, 0) WHERE id IN (
+  SELECT id FROM outbox
+   WHERE expires_at < ?2 AND created_at < ?2 AND (status = 'pending' OR status = 'waiting')
+   LIMIT ?3)";
+
 /// Due times in a range that are due now instead; schedules are kept. Index `outbox_due`.
 pub(crate) const BRING_FORWARD: &str = "
 UPDATE outbox SET next_attempt_at = ?2 WHERE id IN (
@@ -57,6 +63,18 @@ SELECT min(channel) FROM outbox
 
 /// The schema's own procedure decides who of a lane is `pending`.
 const NORMALISE: &str = "INSERT INTO outbox_lane_procedure (channel, ordering_key) VALUES (?1, ?2)";
+
+/// Gives messages that were enqueued while the clock stood before `honest` the span they were
+/// meant to live for, from now on. Index `outbox_expiry`.
+pub(crate) fn rebase(
+    conn: &Connection,
+    now: i64,
+    honest: i64,
+    limit: usize,
+) -> rusqlite::Result<usize> {
+    conn.prepare_cached(REBASE)?
+        .execute((now, honest, rows(limit)))
+}
 
 /// Marks at most `limit` overdue messages as expired; returns how many there were.
 pub(crate) fn expire(conn: &Connection, now: i64, limit: usize) -> rusqlite::Result<usize> {
