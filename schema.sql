@@ -11,9 +11,9 @@
 --
 -- You may also give event_type, recipient, ordering_key, principal,
 -- content_type, headers, available_at and expires_at. Leave the rest to its
--- defaults. A message still unsent may be cancelled by setting its status to
--- 'cancelled' (not while it is 'sending'); everything else about a stored row
--- belongs to the outbox: let the `outbox` tool change it, or the library.
+-- defaults. A message that is 'pending' or 'waiting' may be cancelled by setting
+-- status to 'cancelled' and settled_at to now. All else about a stored message
+-- belongs to the outbox: let the library or the `outbox` tool change it.
 --
 -- All times are whole milliseconds since 1970, UTC.
 
@@ -126,7 +126,7 @@ CREATE TABLE IF NOT EXISTS outbox_channel (
     CHECK (typeof(paused_by) IN ('text', 'null')),
   pause_reason TEXT
     CHECK (typeof(pause_reason) IN ('text', 'null')),
-  -- By how much our clock is ahead of the receiver's, in milliseconds.
+  -- The receiver's clock minus ours, in milliseconds, where that is worth a look.
   clock_skew INTEGER
     CHECK (typeof(clock_skew) IN ('integer', 'null'))
 ) WITHOUT ROWID;
@@ -206,7 +206,7 @@ CREATE INDEX IF NOT EXISTS outbox_settled
   WHERE status = 'sent' OR status = 'expired' OR status = 'cancelled';
 
 CREATE INDEX IF NOT EXISTS outbox_dead_rows
-  ON outbox (channel, id)
+  ON outbox (channel, status, id)
   WHERE status = 'dead';
 
 CREATE INDEX IF NOT EXISTS outbox_attempt_message
@@ -410,18 +410,42 @@ BEGIN
   INSERT INTO outbox_conflict_procedure (message) VALUES (NEW.id);
 END;
 
--- A new message stands behind the unsettled ones of its lane. Alone in its
--- lane it needs nothing.
+-- A new message takes its place in its lane. Nothing is to be done for one that
+-- comes 'pending' and alone, nor for one that comes 'waiting' behind a head.
 CREATE TRIGGER IF NOT EXISTS outbox_inserted
 AFTER INSERT ON outbox
 WHEN NEW.ordering_key IS NOT NULL
- AND NEW.status IN ('pending', 'waiting', 'sending', 'dead')
- AND (NEW.status = 'waiting'
-      OR EXISTS (SELECT 1 FROM outbox AS o
-                  WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
-                    AND (o.status = 'pending' OR o.status = 'waiting'
-                         OR o.status = 'sending' OR o.status = 'dead')
-                    AND o.id <> NEW.id))
+ AND CASE NEW.status
+       WHEN 'pending' THEN
+            EXISTS (SELECT 1 FROM outbox AS o
+                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                      AND o.status = 'pending' AND o.id <> NEW.id)
+         OR EXISTS (SELECT 1 FROM outbox AS o
+                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                      AND o.status = 'waiting')
+         OR EXISTS (SELECT 1 FROM outbox AS o
+                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                      AND o.status = 'sending')
+         OR EXISTS (SELECT 1 FROM outbox AS o
+                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                      AND o.status = 'dead')
+       WHEN 'waiting' THEN
+            NOT EXISTS (SELECT 1 FROM outbox AS o
+                        WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                          AND o.status = 'pending' AND o.id < NEW.id)
+        AND NOT EXISTS (SELECT 1 FROM outbox AS o
+                        WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                          AND o.status = 'sending')
+       WHEN 'sending' THEN
+            EXISTS (SELECT 1 FROM outbox AS o
+                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                      AND o.status = 'pending')
+       WHEN 'dead' THEN 1
+       -- Settled already: it may have replaced the head.
+       ELSE EXISTS (SELECT 1 FROM outbox AS o
+                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                      AND o.status = 'waiting')
+     END
 BEGIN
   INSERT INTO outbox_lane_procedure (channel, ordering_key)
   VALUES (NEW.channel, NEW.ordering_key);
@@ -487,8 +511,7 @@ END;
 -- And so when the moment of one that was never claimed is changed.
 CREATE TRIGGER IF NOT EXISTS outbox_rescheduled
 AFTER UPDATE OF available_at ON outbox
-WHEN NEW.available_at IS NOT OLD.available_at
- AND NEW.claims = 0 AND NEW.status IN ('pending', 'waiting')
+WHEN NEW.claims = 0 AND NEW.status IN ('pending', 'waiting')
  AND (NEW.available_at > NEW.next_attempt_at OR NEW.next_attempt_at = OLD.available_at)
 BEGIN
   UPDATE outbox SET next_attempt_at = max(coalesce(NEW.available_at, 0), 0) WHERE id = NEW.id;

@@ -2,7 +2,8 @@
 //!
 //! Goal: no outage kills a message, whatever its kind and length, and a message that is really at
 //! fault still dies. Method: the production drain, stepped inline against a receiver whose answers
-//! follow a script of time and dice. Every failure prints its seed.
+//! follow a script of time and dice. Every failure prints its seed. `OUTBOX_LONG=1` runs the long
+//! form: more seeds, longer outages, 100,000 messages in a month.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -52,6 +53,10 @@ impl<F: FnMut(i64, &Delivery) -> Outcome + Send> Dispatcher for World<F> {
         let mut answer = self.answer.lock().unwrap();
         Ok(answer(self.clock.now(), delivery))
     }
+}
+
+fn long() -> bool {
+    std::env::var_os("OUTBOX_LONG").is_some()
 }
 
 /// One till with its own file and clock.
@@ -207,7 +212,7 @@ fn no_outage_of_any_kind_kills_a_message_and_each_charges_at_most_one() {
         let up = till.world(delivered);
         till.live(HOUR, 5 * MINUTE, &up);
         let down = till.world(move |_, _| answer());
-        till.live(7 * DAY, 10 * MINUTE, &down);
+        till.live(if long() { 21 * DAY } else { 2 * DAY }, HOUR, &down);
         let counts = till.counts();
         assert_eq!(counts.dead, 0, "{kind}: a message died");
         assert!(till.charges <= 1, "{kind}: {} charges", till.charges);
@@ -229,7 +234,7 @@ fn no_outage_of_any_kind_kills_a_message_and_each_charges_at_most_one() {
 
 #[test]
 fn a_brown_out_of_any_depth_kills_no_good_message() {
-    for seed in 0..3_u64 {
+    for seed in 0..if long() { 8 } else { 1 } {
         for failing in [50, 70, 90] {
             let mut till = Till::new();
             let mut rng = Rng(seed);
@@ -237,7 +242,7 @@ fn a_brown_out_of_any_depth_kills_no_good_message() {
                 true => Outcome::Retry(status(503)),
                 false => Outcome::delivered(),
             });
-            till.live(12 * HOUR, 30 * SECOND, &brown);
+            till.live(12 * HOUR, if long() { 15 } else { 60 } * SECOND, &brown);
             let counts = till.counts();
             assert_eq!(
                 counts.dead, 0,
@@ -264,7 +269,7 @@ fn a_poison_message_among_good_ones_dies_of_its_own_budget_and_hinders_nobody() 
             "S-5" => poison(),
             _ => Outcome::delivered(),
         });
-        till.live(6 * DAY, 2 * MINUTE, &world);
+        till.live(6 * DAY, if long() { 1 } else { 10 } * MINUTE, &world);
         till.quiet(MINUTE, &world);
         let counts = till.counts();
         assert_eq!((counts.dead, counts.unsent()), (1, 0), "{kind}: {counts:?}");
@@ -370,11 +375,9 @@ fn one_shot_drains_and_restarts_judge_as_one_long_life_does() {
 }
 
 /// A month of a shop with everything that can happen to its network.
-///
-/// `OUTBOX_SEEDS` sets how many months; one in the short form.
 #[test]
 fn a_month_of_random_outages_delivers_everything_that_was_not_refused_on_its_own_merits() {
-    let seeds = std::env::var("OUTBOX_SEEDS").map_or(1, |it| it.parse().unwrap());
+    let (seeds, sales) = if long() { (5, 100_000) } else { (1, 10_000) };
     for seed in 0..seeds {
         let started = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
         let mut till = Till::new();
@@ -399,8 +402,7 @@ fn a_month_of_random_outages_delivers_everything_that_was_not_refused_on_its_own
                 None => Outcome::delivered(),
             }
         });
-        // 100,000 sales in 30 days.
-        till.live(30 * DAY, 30 * DAY / 100_000, &world);
+        till.live(30 * DAY, 30 * DAY / sales, &world);
         let calm =
             till.world(
                 |_, delivery: &Delivery| match delivery.dedupe_key.ends_with("777") {
