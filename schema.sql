@@ -410,18 +410,42 @@ BEGIN
   INSERT INTO outbox_conflict_procedure (message) VALUES (NEW.id);
 END;
 
--- A new message stands behind the unsettled ones of its lane. Alone in its
--- lane it needs nothing.
+-- A new message takes its place in its lane. Nothing is to be done for one that
+-- comes 'pending' and alone, nor for one that comes 'waiting' behind a head.
 CREATE TRIGGER IF NOT EXISTS outbox_inserted
 AFTER INSERT ON outbox
 WHEN NEW.ordering_key IS NOT NULL
- AND NEW.status IN ('pending', 'waiting', 'sending', 'dead')
- AND (NEW.status = 'waiting'
-      OR EXISTS (SELECT 1 FROM outbox AS o
-                  WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
-                    AND (o.status = 'pending' OR o.status = 'waiting'
-                         OR o.status = 'sending' OR o.status = 'dead')
-                    AND o.id <> NEW.id))
+ AND CASE NEW.status
+       WHEN 'pending' THEN
+            EXISTS (SELECT 1 FROM outbox AS o
+                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                      AND o.status = 'pending' AND o.id <> NEW.id)
+         OR EXISTS (SELECT 1 FROM outbox AS o
+                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                      AND o.status = 'waiting')
+         OR EXISTS (SELECT 1 FROM outbox AS o
+                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                      AND o.status = 'sending')
+         OR EXISTS (SELECT 1 FROM outbox AS o
+                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                      AND o.status = 'dead')
+       WHEN 'waiting' THEN
+            NOT EXISTS (SELECT 1 FROM outbox AS o
+                        WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                          AND o.status = 'pending' AND o.id < NEW.id)
+        AND NOT EXISTS (SELECT 1 FROM outbox AS o
+                        WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                          AND o.status = 'sending')
+       WHEN 'sending' THEN
+            EXISTS (SELECT 1 FROM outbox AS o
+                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                      AND o.status = 'pending')
+       WHEN 'dead' THEN 1
+       -- Settled already: it may have replaced the head.
+       ELSE EXISTS (SELECT 1 FROM outbox AS o
+                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                      AND o.status = 'waiting')
+     END
 BEGIN
   INSERT INTO outbox_lane_procedure (channel, ordering_key)
   VALUES (NEW.channel, NEW.ordering_key);
