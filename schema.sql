@@ -11,9 +11,9 @@
 --
 -- You may also give event_type, recipient, ordering_key, principal,
 -- content_type, headers, available_at and expires_at. Leave the rest to its
--- defaults. A message still unsent may be cancelled by setting its status to
--- 'cancelled' (not while it is 'sending'); everything else about a stored row
--- belongs to the outbox: let the `outbox` tool change it, or the library.
+-- defaults. A message that is 'pending' or 'waiting' may be cancelled by setting
+-- status to 'cancelled' and settled_at to now. All else about a stored message
+-- belongs to the outbox: let the library or the `outbox` tool change it.
 --
 -- All times are whole milliseconds since 1970, UTC.
 
@@ -206,7 +206,7 @@ CREATE INDEX IF NOT EXISTS outbox_settled
   WHERE status = 'sent' OR status = 'expired' OR status = 'cancelled';
 
 CREATE INDEX IF NOT EXISTS outbox_dead_rows
-  ON outbox (channel, id)
+  ON outbox (channel, status, id)
   WHERE status = 'dead';
 
 CREATE INDEX IF NOT EXISTS outbox_attempt_message
@@ -511,8 +511,7 @@ END;
 -- And so when the moment of one that was never claimed is changed.
 CREATE TRIGGER IF NOT EXISTS outbox_rescheduled
 AFTER UPDATE OF available_at ON outbox
-WHEN NEW.available_at IS NOT OLD.available_at
- AND NEW.claims = 0 AND NEW.status IN ('pending', 'waiting')
+WHEN NEW.claims = 0 AND NEW.status IN ('pending', 'waiting')
  AND (NEW.available_at > NEW.next_attempt_at OR NEW.next_attempt_at = OLD.available_at)
 BEGIN
   UPDATE outbox SET next_attempt_at = max(coalesce(NEW.available_at, 0), 0) WHERE id = NEW.id;
