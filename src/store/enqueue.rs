@@ -32,11 +32,19 @@ impl Limits {
 
 /// One statement, so that it takes the write lock before it reads. The key is looked for here
 /// and not left to the unique index: then the trigger that keeps conflicts aside for plain SQL
-/// stays out of it, since here the caller is told.
+/// stays out of it, since here the caller is told. A follower comes as `waiting`, which spares the
+/// triggers half of the work; they decide all the same.
 const INSERT: &str = "
-    INSERT INTO outbox (channel, dedupe_key, event_type, recipient, ordering_key, principal,
+    INSERT INTO outbox (channel, status, dedupe_key, event_type, recipient, ordering_key, principal,
                         content_type, headers, available_at, expires_at, created_at, payload)
-    SELECT :channel, coalesce(:dedupe_key, lower(hex(randomblob(16)))), :event_type, :recipient,
+    SELECT :channel,
+           CASE WHEN :ordering_key IS NOT NULL
+                 AND (EXISTS (SELECT 1 FROM outbox WHERE channel = :channel
+                                 AND ordering_key = :ordering_key AND status = 'pending')
+                   OR EXISTS (SELECT 1 FROM outbox WHERE channel = :channel
+                                 AND ordering_key = :ordering_key AND status = 'sending'))
+                THEN 'waiting' ELSE 'pending' END,
+           coalesce(:dedupe_key, lower(hex(randomblob(16)))), :event_type, :recipient,
            :ordering_key, :principal, :content_type, :headers, :available_at, :expires_at,
            :created_at, :payload
      WHERE :room

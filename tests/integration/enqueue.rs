@@ -90,6 +90,37 @@ fn bytes_are_stored_as_they_are() {
 }
 
 #[test]
+fn a_message_takes_its_place_in_its_ordering_key_whatever_stands_before_it() {
+    let heads = [
+        ("pending", Status::Waiting),
+        ("sending", Status::Waiting),
+        ("dead", Status::Waiting),
+        ("sent", Status::Pending),
+        ("expired", Status::Pending),
+        ("cancelled", Status::Pending),
+    ];
+    let till = Till::new();
+    let outbox = till.open();
+    for (head, expected) in heads {
+        let first = put(&outbox, &sale(head).ordering_key(head)).unwrap().id();
+        let set = format!("UPDATE outbox SET status = '{head}' WHERE id = {first}");
+        till.sql().execute_batch(&set).unwrap();
+        let followers = ["a", "b"].map(|it| {
+            let message = Message::text("sales", it).ordering_key(head);
+            put(&outbox, &message).unwrap().id()
+        });
+        let status = |id| outbox.get(id).unwrap().unwrap().status;
+        assert_eq!(status(followers[0]), expected, "behind {head}");
+        assert_eq!(status(followers[1]), Status::Waiting, "behind {head}");
+        let elsewhere = Message::text("other", "x").ordering_key(head);
+        assert_eq!(
+            status(put(&outbox, &elsewhere).unwrap().id()),
+            Status::Pending
+        );
+    }
+}
+
+#[test]
 fn a_message_without_key_is_always_new() {
     let till = Till::new();
     let outbox = till.open();
