@@ -95,7 +95,7 @@ impl Dice {
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         bits ^= bits >> 31;
         let width = high.saturating_sub(low).max(0).unsigned_abs();
-        let step = u128::from(bits) * (u128::from(width) + 1) >> 64;
+        let step = (u128::from(bits) * (u128::from(width) + 1)) >> 64;
         low.saturating_add(i64::try_from(step).unwrap_or(0))
     }
 }

@@ -12,6 +12,8 @@ use crate::pump::{self, Parts, Pump, Tally};
 use crate::settings::Settings;
 use crate::stats::{ChannelState, ChannelStats, Stats};
 
+type Progress<'a> = dyn FnMut(&Tally) + 'a;
+
 /// A drain about to start; see [`Outbox::draining`].
 #[must_use = "a drain starts with `run`"]
 pub struct Draining<'a> {
@@ -20,7 +22,7 @@ pub struct Draining<'a> {
     settings: Settings,
     deadline: Option<Duration>,
     cancel: Cancel,
-    progress: Option<Box<dyn FnMut(&Tally) + 'a>>,
+    progress: Option<Box<Progress<'a>>>,
     now: bool,
 }
 

@@ -56,10 +56,11 @@ impl Drainer {
             due: !self.broken_lanes.is_empty(),
             ..Look::default()
         };
-        if self.watch.trusted() && !self.stopping {
-            if let Some(expiry) = upkeep::next_expiry(&self.conn)? {
-                look.at(expiry, at.wall);
-            }
+        if self.watch.trusted()
+            && !self.stopping
+            && let Some(expiry) = upkeep::next_expiry(&self.conn)?
+        {
+            look.at(expiry, at.wall);
         }
         let mut cursor = Vec::new();
         while let Some(name) = claim::next_channel(&self.conn, &cursor)? {
@@ -90,10 +91,10 @@ impl Drainer {
                 }
                 Admission::Probe(_) if self.memory.flight.probing(name) => {}
                 _ => {
-                    if let Some(due) = claim::first_pending(&self.conn, name)? {
-                        if due > at.wall || self.memory.has_room(name, &self.settings) {
-                            look.at(due, at.wall);
-                        }
+                    if let Some(due) = claim::first_pending(&self.conn, name)?
+                        && (due > at.wall || self.memory.has_room(name, &self.settings))
+                    {
+                        look.at(due, at.wall);
                     }
                 }
             }

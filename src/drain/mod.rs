@@ -78,7 +78,7 @@ pub(crate) struct Drainer {
     look_at: Duration,
     sweep: Option<upkeep::LaneCursor>,
     sweep_at: Duration,
-    broken_lanes: Vec<(String, String)>,
+    broken_lanes: Vec<upkeep::Lane>,
     stopping: bool,
 }
 

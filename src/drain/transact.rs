@@ -87,7 +87,7 @@ pub(crate) struct Transact<'a> {
     pub(crate) batch: usize,
     /// Row by row under savepoints, to find the row that fails.
     pub(crate) careful: bool,
-    pub(crate) broken_lanes: &'a [(String, String)],
+    pub(crate) broken_lanes: &'a [upkeep::Lane],
 }
 
 /// Channels as this transaction sees and changes them.
@@ -197,10 +197,10 @@ impl Transact<'_> {
                 }
                 _ => break,
             }
-            if let Ok(name) = std::str::from_utf8(&cursor) {
-                if self.dispatcher.serves(name) {
-                    names.push(name.to_owned());
-                }
+            if let Ok(name) = std::str::from_utf8(&cursor)
+                && self.dispatcher.serves(name)
+            {
+                names.push(name.to_owned());
             }
             if names.len() == 1 && last.is_empty() {
                 last.clone_from(&cursor);

@@ -185,11 +185,11 @@ impl Engine<'_> {
         for run in cycle.runs.drain(..) {
             let policy = self.settings.policy_of(&run.channel);
             let most = policy.max_in_flight.unwrap_or(usize::MAX);
-            if shop.work.push(run, most, self.settings.workers) {
-                if let Err(error) = spawn(shop.clone()) {
-                    shop.work.thread_gone();
-                    log::error!("no thread could be started: {error}");
-                }
+            if shop.work.push(run, most, self.settings.workers)
+                && let Err(error) = spawn(shop.clone())
+            {
+                shop.work.thread_gone();
+                log::error!("no thread could be started: {error}");
             }
         }
         shop.low_water

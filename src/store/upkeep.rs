@@ -120,6 +120,9 @@ pub(crate) struct LaneCursor {
     key: String,
 }
 
+/// A channel and an ordering key.
+pub(crate) type Lane = (String, String);
+
 /// Looks at up to `limit` lanes after the cursor and returns those without a head, which a
 /// foreign hand left behind (`INSERT OR REPLACE` fires no delete trigger). Reads only. The cursor
 /// is `None` when the walk is over.
@@ -127,7 +130,7 @@ pub(crate) fn headless_lanes(
     conn: &Connection,
     mut cursor: LaneCursor,
     limit: usize,
-) -> rusqlite::Result<(Vec<(String, String)>, Option<LaneCursor>)> {
+) -> rusqlite::Result<(Vec<Lane>, Option<LaneCursor>)> {
     let mut found = Vec::new();
     for _ in 0..limit {
         let next: Option<String> = conn

@@ -173,8 +173,10 @@ fn status(code: u16) -> Failure {
     Failure::new(format!("http_{code}"), format!("status {code}")).status(code)
 }
 
+type Trouble = (&'static str, fn() -> Outcome);
+
 /// Every way a destination can be down.
-fn outages() -> Vec<(&'static str, fn() -> Outcome)> {
+fn outages() -> Vec<Trouble> {
     vec![
         ("refused", || {
             Outcome::Unreachable(Failure::new("refused", "refused"))
@@ -257,7 +259,7 @@ fn a_brown_out_of_any_depth_kills_no_good_message() {
 
 #[test]
 fn a_poison_message_among_good_ones_dies_of_its_own_budget_and_hinders_nobody() {
-    let poisons: [(&str, fn() -> Outcome); 2] = [
+    let poisons: [Trouble; 2] = [
         ("500", || Outcome::Retry(status(500))),
         ("timeout", || {
             Outcome::Unreachable(Failure::new("timeout", "60 s"))
