@@ -31,6 +31,8 @@ pub(crate) enum Command {
 const AFTER_INTERRUPT: Duration = Duration::from_millis(500);
 /// Calls under way at a drain's deadline get this long to finish.
 const AFTER_DEADLINE: Duration = Duration::from_secs(2);
+/// A lock held by someone else for this long is worth a word.
+const BUSY_IS_NEWS: Duration = Duration::from_secs(1);
 /// A drain gives up on a file that cannot be written for this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -97,17 +99,14 @@ impl Engine<'_> {
         let mut commands = self.commands.clone();
         let mut stopping = Stopping::No;
         let mut failing_since = None;
+        let mut told = false;
         loop {
             let now = self.clock.monotonic();
             let mut cycle = self.drainer.cycle(self.dispatcher, reports.try_iter());
             let go_on = seen(&cycle, self.drainer.in_flight());
             self.after_cycle(&mut cycle, shop, spawn);
-            if let (Some(error), None) = (&cycle.error, failing_since) {
-                self.tell(&Event::StoreFailed {
-                    error: error.chain(),
-                });
-            }
             failing_since = cycle.error.as_ref().map(|_| failing_since.unwrap_or(now));
+            told = self.tell_failure(&cycle, failing_since, told);
             let patience = |since: Duration| now.saturating_sub(since) > PATIENCE;
             if self.until_idle && failing_since.is_some_and(patience) {
                 return cycle.error.map_or(Ok(()), Err);
@@ -197,11 +196,6 @@ impl Engine<'_> {
         for event in cycle.events.drain(..) {
             self.tell(&event);
         }
-        if let Some(error) = &cycle.error {
-            self.tell(&Event::StoreFailed {
-                error: error.chain(),
-            });
-        }
     }
 
     fn stop_within(&mut self, shop: &Shop, until: Duration) -> Stopping {
@@ -219,6 +213,22 @@ impl Engine<'_> {
             }
         }
         Stopping::Grace(until)
+    }
+
+    /// Says once per failure that the file cannot be written. A lock that someone else holds is
+    /// daily life, unless it lasts. Returns whether it was said.
+    fn tell_failure(&self, cycle: &Cycle, since: Option<Duration>, told: bool) -> bool {
+        let (Some(error), Some(since)) = (&cycle.error, since) else {
+            return false;
+        };
+        let lasting = self.clock.monotonic().saturating_sub(since) >= BUSY_IS_NEWS;
+        if !told && (lasting || !matches!(error, Error::Busy(_))) {
+            self.tell(&Event::StoreFailed {
+                error: error.chain(),
+            });
+            return true;
+        }
+        told
     }
 
     fn tell(&self, event: &Event) {

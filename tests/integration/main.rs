@@ -16,9 +16,13 @@ mod connections;
 mod drain;
 mod duplicates;
 mod enqueue;
+mod fencing;
 mod fixture;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "http")]
+mod processes;
+mod pump;
 mod readme;
 mod reads;
 #[cfg(feature = "http")]

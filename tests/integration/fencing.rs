@@ -1,0 +1,199 @@
+//! Two drains, one claim: what a late answer may still do. All on one manual clock.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use sqlite_outbox::testing::{Inline, ManualClock, Script};
+use sqlite_outbox::{Delivery, Event, Message, Outbox, Outcome, Receipt, Settings, Status};
+
+use crate::fixture::{Till, put};
+
+struct Two {
+    _till: Till,
+    clock: ManualClock,
+    outbox: Outbox,
+    a: Inline,
+    b: Mutex<Inline>,
+}
+
+impl Two {
+    fn new() -> Self {
+        let till = Till::new();
+        let clock = ManualClock::at(1_800_000_000_000);
+        let outbox = Outbox::options()
+            .clock(clock.shared())
+            .open(&till.path)
+            .unwrap();
+        let a = Inline::new(&outbox, Settings::default()).unwrap();
+        let b = Mutex::new(Inline::new(&outbox, Settings::default()).unwrap());
+        Self {
+            _till: till,
+            clock,
+            outbox,
+            a,
+            b,
+        }
+    }
+}
+
+/// Lets A lose its claim: past the lease, with B looking twice.
+fn lose(clock: &ManualClock, b: &Mutex<Inline>, receiver: &Script) {
+    clock.advance(Duration::from_secs(40));
+    let mut b = b.lock().unwrap();
+    for _ in 0..4 {
+        b.step(receiver).unwrap();
+        clock.advance(Duration::from_secs(1));
+    }
+    b.until_idle(receiver).unwrap();
+}
+
+#[test]
+fn a_late_failure_changes_nothing_in_a_row_that_another_delivered() {
+    let mut two = Two::new();
+    put(&two.outbox, &Message::text("sales", "one")).unwrap();
+    let others = Script::new([Outcome::Delivered(Receipt::with_id("INV-B"))]);
+    let (clock, b) = (&two.clock, &two.b);
+    let late = |_: &Delivery| {
+        lose(clock, b, &others);
+        Ok(Outcome::rejected("400, but too late"))
+    };
+    let mut events = two.a.step(&late).unwrap().events;
+    events.extend(two.a.step(&late).unwrap().events);
+    assert!(events.iter().any(|it| matches!(
+        it,
+        Event::Late {
+            delivered: false,
+            ..
+        }
+    )));
+    let row = two.outbox.get(1).unwrap().unwrap();
+    assert_eq!((row.status, row.attempts), (Status::Sent, 0));
+    assert_eq!(row.provider_id.as_deref(), Some("INV-B"));
+    assert_eq!(others.seen().len(), 1);
+    assert_eq!(others.seen()[0].attempt, 2, "the fencing token rose");
+}
+
+#[test]
+fn a_late_success_is_true_and_the_first_provider_id_stays() {
+    let mut two = Two::new();
+    put(&two.outbox, &Message::text("sales", "one")).unwrap();
+    let others = Script::new([Outcome::retry("busy")]);
+    let (clock, b) = (&two.clock, &two.b);
+    let late = |_: &Delivery| {
+        lose(clock, b, &others);
+        Ok(Outcome::Delivered(Receipt::with_id("INV-A")))
+    };
+    two.a.step(&late).unwrap();
+    two.a.step(&late).unwrap();
+    let row = two.outbox.get(1).unwrap().unwrap();
+    assert_eq!(row.status, Status::Sent);
+    assert_eq!(row.provider_id.as_deref(), Some("INV-A"));
+}
+
+/// Freeing the lane at once would let the next message overtake the copy on the wire.
+#[test]
+fn a_late_success_in_a_lane_frees_it_only_with_the_present_holders_report() {
+    let mut two = Two::new();
+    for text in ["one", "two"] {
+        let message = Message::text("sales", text).ordering_key("customer");
+        put(&two.outbox, &message).unwrap();
+    }
+    let (clock, b, outbox) = (&two.clock, &two.b, &two.outbox);
+    let policy = sqlite_outbox::Policy::default().run_length(1);
+    let single = Settings::default().default_policy(policy);
+    two.a = Inline::new(outbox, single.clone()).unwrap();
+    *b.lock().unwrap() = Inline::new(outbox, single).unwrap();
+    let a = Mutex::new(&mut two.a);
+    // B re-claims "one"; while its copy is on the wire, A's answer is recorded.
+    let arrived = Mutex::new(Vec::new());
+    let copy = |delivery: &Delivery| {
+        arrived
+            .lock()
+            .unwrap()
+            .push(String::from_utf8(delivery.payload.clone())?);
+        let mut a = a.lock().unwrap();
+        a.step(&|_: &Delivery| -> anyhow::Result<Outcome> { panic!("the lane is not free") })?;
+        Ok(Outcome::retry("whatever it says"))
+    };
+    let first = |_: &Delivery| {
+        clock.advance(Duration::from_secs(40));
+        Ok(Outcome::Delivered(Receipt::with_id("INV-1")))
+    };
+    a.lock().unwrap().step(&first).unwrap();
+    let mut b = b.lock().unwrap();
+    for _ in 0..4 {
+        if arrived.lock().unwrap().is_empty() {
+            b.step(&copy).unwrap();
+            clock.advance(Duration::from_secs(1));
+        }
+    }
+    assert_eq!(
+        *arrived.lock().unwrap(),
+        ["one"],
+        "B sent its copy and nothing overtook it"
+    );
+    b.step(&|_: &Delivery| Ok(Outcome::delivered())).unwrap();
+    let row = outbox.get(1).unwrap().unwrap();
+    assert_eq!(row.status, Status::Sent, "{row:?}");
+    assert_eq!(row.provider_id.as_deref(), Some("INV-1"));
+    b.until_idle(&|_: &Delivery| Ok(Outcome::delivered()))
+        .unwrap();
+    assert_eq!(outbox.get(2).unwrap().unwrap().status, Status::Sent);
+}
+
+/// Fifteen of forty living claims were stolen without the rule of the two looks.
+#[test]
+fn a_claim_whose_holder_renews_between_two_looks_is_not_taken() {
+    let mut two = Two::new();
+    put(&two.outbox, &Message::text("sales", "one")).unwrap();
+    let (clock, b) = (&two.clock, &two.b);
+    let nobody = |_: &Delivery| -> anyhow::Result<Outcome> { panic!("stolen") };
+    // The application holds the write lock for longer than the lease; then everyone wakes at once.
+    let slow = |_: &Delivery| {
+        clock.advance(Duration::from_secs(31));
+        b.lock().unwrap().step(&nobody)?;
+        Ok(Outcome::delivered())
+    };
+    two.a.step(&slow).unwrap();
+    two.a.step(&slow).unwrap();
+    clock.advance(Duration::from_secs(3));
+    b.lock().unwrap().step(&nobody).unwrap();
+    assert_eq!(two.outbox.get(1).unwrap().unwrap().status, Status::Sent);
+}
+
+#[test]
+fn a_claim_of_a_dead_process_is_taken_after_its_lease_and_two_looks() {
+    let mut two = Two::new();
+    for i in 0..3 {
+        let message = Message::text("sales", i.to_string()).ordering_key("customer");
+        put(&two.outbox, &message).unwrap();
+    }
+    let crashed = std::panic::AssertUnwindSafe(|| {
+        let die = |_: &Delivery| -> anyhow::Result<Outcome> { panic!("power cut") };
+        let _ = two.a.step(&die);
+    });
+    assert!(std::panic::catch_unwind(crashed).is_err());
+    drop(two.a);
+    assert_eq!(two.outbox.stats().unwrap().total.sending, 3);
+    let receiver = Script::default();
+    let mut b = two.b.lock().unwrap();
+    two.clock.advance(Duration::from_secs(29));
+    b.step(&receiver).unwrap();
+    assert!(receiver.seen().is_empty(), "the lease still holds");
+    two.clock.advance(Duration::from_secs(2));
+    b.step(&receiver).unwrap();
+    assert!(receiver.seen().is_empty(), "seen stale once");
+    two.clock.advance(Duration::from_millis(2_001));
+    b.until_idle(&receiver).unwrap();
+    let texts: Vec<_> = receiver
+        .seen()
+        .iter()
+        .map(|it| it.payload.clone())
+        .collect();
+    assert_eq!(texts, [b"0", b"1", b"2"]);
+    assert_eq!(
+        two.outbox.stats().unwrap().total.max_attempts,
+        0,
+        "a crash charges nobody"
+    );
+}
