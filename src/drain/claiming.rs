@@ -24,7 +24,7 @@ impl Transact<'_> {
     pub(crate) fn claim(
         &self,
         names: &[String],
-        channels: &mut Channels,
+        channels: &mut Channels<'_>,
         dice: &mut Dice,
         effects: &mut Effects,
     ) -> Result<(), Trouble> {
@@ -98,7 +98,7 @@ impl Transact<'_> {
         &self,
         name: &str,
         turn: Turn,
-        channels: &mut Channels,
+        channels: &mut Channels<'_>,
         dice: &mut Dice,
         effects: &mut Effects,
     ) -> Result<(), Trouble> {

@@ -51,7 +51,10 @@ impl Drainer {
     /// Reads, without a transaction of ours, whether a write would find anything to do.
     pub(crate) fn look(&mut self, dispatcher: &dyn Dispatcher, at: Instant) -> Result<Look> {
         self.sweep_lanes(at)?;
-        let states = channel::load_all(&self.conn)?;
+        if self.memory.channels_stale {
+            self.memory.channels = channel::load_all(&self.conn)?;
+            self.memory.channels_stale = false;
+        }
         let mut look = Look {
             due: !self.broken_lanes.is_empty(),
             ..Look::default()
@@ -64,6 +67,9 @@ impl Drainer {
         }
         let mut cursor = Vec::new();
         while let Some(name) = claim::next_channel(&self.conn, &cursor)? {
+            if look.due {
+                break;
+            }
             cursor = name;
             let Ok(name) = std::str::from_utf8(&cursor) else {
                 continue;
@@ -71,7 +77,9 @@ impl Drainer {
             if self.stopping || !dispatcher.serves(name) {
                 continue;
             }
-            let admission = states
+            let admission = self
+                .memory
+                .channels
                 .get(name)
                 .map_or(Admission::Open, |it| it.admission(at.wall));
             let leases = claim::leases(&self.conn, name)?;

@@ -29,7 +29,7 @@ pub(crate) struct Suspect {
 }
 
 /// A wish to make messages due earlier: those due within a range of spans from now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pull {
     pub(crate) after: i64,
     pub(crate) until: i64,
@@ -37,6 +37,8 @@ pub(crate) struct Pull {
     pub(crate) probes: bool,
     /// How far the clock went back, which holds did not.
     pub(crate) stepped_back: i64,
+    /// The channel after which it goes on.
+    pub(crate) cursor: Vec<u8>,
 }
 
 impl Pull {
@@ -45,10 +47,14 @@ impl Pull {
         until: GIVE_BACK_MAX,
         probes: true,
         stepped_back: 0,
+        cursor: Vec::new(),
     };
     pub(crate) const EVERYTHING: Self = Self {
+        after: 0,
         until: i64::MAX,
-        ..Self::GIVEN_BACK
+        probes: true,
+        stepped_back: 0,
+        cursor: Vec::new(),
     };
 
     /// Due times that no honest wait can have set: a clock that ran ahead did.
@@ -99,12 +105,14 @@ pub(crate) struct Changes {
     pub(crate) lost: Vec<u64>,
     /// Launched runs in the order of `Effects::runs`: probe, time limit.
     pub(crate) launched: Vec<(bool, Duration)>,
-    /// All channels as they stand now, when they were read or changed.
-    pub(crate) channels: Option<HashMap<String, Channel>>,
+    /// All channels, when they were read again.
+    pub(crate) reread: Option<HashMap<String, Channel>>,
+    pub(crate) changed: Vec<(String, Channel)>,
     pub(crate) delivered: HashMap<String, usize>,
     pub(crate) opened: Vec<String>,
     pub(crate) suspects: Option<HashMap<i64, Suspect>>,
-    pub(crate) pulls_done: usize,
+    /// Where the first pull goes on; the inner `None` when it is done.
+    pub(crate) pulled: Option<Option<Vec<u8>>>,
     pub(crate) untouchable: Vec<i64>,
     pub(crate) cursor: Option<Vec<u8>>,
 }
@@ -176,10 +184,11 @@ impl Memory {
             self.next_run = self.next_run.max(run.number + 1);
         }
         self.level = self.flight.messages();
-        if let Some(channels) = changes.channels {
+        if let Some(channels) = changes.reread {
             self.channels = channels;
             self.channels_stale = false;
         }
+        self.channels.extend(changes.changed);
         for (channel, delivered) in changes.delivered {
             let pace = self.pace(&channel).saturating_add(delivered).min(PACE_FULL);
             self.pace.insert(channel, pace);
@@ -190,7 +199,11 @@ impl Memory {
         if let Some(suspects) = changes.suspects {
             self.suspects = suspects;
         }
-        self.pulls.drain(..changes.pulls_done.min(self.pulls.len()));
+        match (changes.pulled, self.pulls.first_mut()) {
+            (Some(Some(cursor)), Some(pull)) => pull.cursor = cursor,
+            (Some(None), Some(_)) => drop(self.pulls.remove(0)),
+            _ => {}
+        }
         self.untouchable.extend(changes.untouchable);
         if let Some(cursor) = changes.cursor {
             self.cursor = cursor;

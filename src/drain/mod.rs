@@ -253,7 +253,7 @@ impl Drainer {
         let renewal = self.memory.flight.next_renewal(at, self.settings.lease);
         settle
             || renewal == Some(0)
-            || !self.memory.pulls.is_empty()
+            || (!self.memory.pulls.is_empty() && !self.stopping)
             || !self.broken_lanes.is_empty()
     }
 

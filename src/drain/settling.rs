@@ -17,7 +17,7 @@ impl Transact<'_> {
     pub(crate) fn settle(
         &self,
         reports: &[Report],
-        channels: &mut Channels,
+        channels: &mut Channels<'_>,
         dice: &mut Dice,
         effects: &mut Effects,
     ) -> Result<(), Trouble> {
@@ -32,7 +32,7 @@ impl Transact<'_> {
     fn settle_one(
         &self,
         report: &Report,
-        channels: &mut Channels,
+        channels: &mut Channels<'_>,
         dice: &mut Dice,
         effects: &mut Effects,
     ) -> Result<(), Trouble> {
@@ -59,7 +59,7 @@ impl Transact<'_> {
         let policy = self.settings.policy_of(name);
         // A claim that passed on tells nothing about the channel as it is now, unless it arrived.
         let arrived = matches!(outcome, Outcome::Delivered(_));
-        if !arrived && !self.still_ours(claim)? {
+        if !arrived && !settle::is_ours(self.conn, claim)? {
             effects.events.push(Event::Late {
                 id: report.id,
                 delivered: false,
@@ -104,15 +104,6 @@ impl Transact<'_> {
             Some(Recorded::Late) => self.late(delivery, &verdict, policy.keep_answer, effects)?,
         }
         Ok(())
-    }
-
-    fn still_ours(&self, claim: Claim) -> rusqlite::Result<bool> {
-        self.conn
-            .prepare_cached(
-                "SELECT EXISTS (SELECT 1 FROM outbox
-                                 WHERE id = ?1 AND claims = ?2 AND status = 'sending')",
-            )?
-            .query_row((claim.id, claim.claims), |row| row.get(0))
     }
 
     /// The verdict stands in the file: say so.

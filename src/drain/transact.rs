@@ -1,6 +1,7 @@
 //! The one transaction of a cycle, from top to bottom. It reads memory and changes none of it:
 //! everything it did is in its [`Effects`], which count once it is committed.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +67,8 @@ impl Effects {
             && self.lanes_mended == 0
             && changes.renewed.is_empty()
             && changes.lost.is_empty()
-            && changes.pulls_done == 0
+            && changes.pulled.is_none()
+            && changes.changed.is_empty()
             && changes.suspects.as_ref().is_none_or(HashMap::is_empty)
     }
 }
@@ -91,12 +93,12 @@ pub(crate) struct Transact<'a> {
 }
 
 /// Channels as this transaction sees and changes them.
-pub(crate) struct Channels {
-    before: HashMap<String, Channel>,
+pub(crate) struct Channels<'a> {
+    before: Cow<'a, HashMap<String, Channel>>,
     after: HashMap<String, Channel>,
 }
 
-impl Channels {
+impl Channels<'_> {
     pub(crate) fn get(&mut self, name: &str) -> &mut Channel {
         let before = &self.before;
         self.after
@@ -109,10 +111,9 @@ impl Transact<'_> {
     pub(crate) fn run(&self, reports: &[Report], dice: &mut Dice) -> Result<Effects, Trouble> {
         let mut effects = Effects::default();
         let mut channels = Channels {
-            before: if self.memory.channels_stale {
-                channel::load_all(self.conn)?
-            } else {
-                self.memory.channels.clone()
+            before: match self.memory.channels_stale {
+                true => Cow::Owned(channel::load_all(self.conn)?),
+                false => Cow::Borrowed(&self.memory.channels),
             },
             after: HashMap::new(),
         };
@@ -131,11 +132,9 @@ impl Transact<'_> {
         }
         if self.claiming {
             let names = self.channel_names(&mut effects)?;
-            self.pull(&names, &mut channels, &mut effects)?;
+            self.pull(&mut channels, &mut effects)?;
             self.take_back(&names, &mut effects)?;
             self.claim(&names, &mut channels, dice, &mut effects)?;
-        } else {
-            effects.changes.pulls_done = self.memory.pulls.len();
         }
         self.save(channels, &mut effects)?;
         Ok(effects)
@@ -183,58 +182,68 @@ impl Transact<'_> {
     /// The next round of channels that have something unsent and a route.
     fn channel_names(&self, effects: &mut Effects) -> rusqlite::Result<Vec<String>> {
         let start = &self.memory.cursor;
-        let mut cursor = start.clone();
-        let mut wrapped = false;
+        let (mut names, mut last) = self.channels_after(start, super::CHANNELS)?;
+        if last.is_none() && !start.is_empty() {
+            let (wrapped, end) = self.channels_after(&[], super::CHANNELS - names.len())?;
+            names.extend(
+                wrapped
+                    .into_iter()
+                    .filter(|it| it.as_bytes() <= start.as_slice()),
+            );
+            last = end;
+        }
+        // Where one round takes in all, the next begins after its first: each is first in turn.
+        let first = names.first().map(|it| it.clone().into_bytes());
+        effects.changes.cursor = last.or(first);
+        Ok(names)
+    }
+
+    /// Up to `limit` channels after a name, and where to go on if there may be more.
+    fn channels_after(
+        &self,
+        after: &[u8],
+        limit: usize,
+    ) -> rusqlite::Result<(Vec<String>, Option<Vec<u8>>)> {
         let mut names = Vec::new();
-        let mut last = Vec::new();
-        for _ in 0..super::CHANNELS {
+        let mut cursor = after.to_vec();
+        for _ in 0..limit {
             match claim::next_channel(self.conn, &cursor)? {
-                Some(name) if !wrapped || name <= *start => cursor = name,
-                None if !wrapped && !start.is_empty() => {
-                    wrapped = true;
-                    cursor = Vec::new();
-                    continue;
-                }
-                _ => break,
+                Some(name) => cursor = name,
+                None => return Ok((names, None)),
             }
             if let Ok(name) = std::str::from_utf8(&cursor)
                 && self.dispatcher.serves(name)
             {
                 names.push(name.to_owned());
             }
-            if names.len() == 1 && last.is_empty() {
-                last.clone_from(&cursor);
-            }
         }
-        // The next round begins after this round's first: everyone is first in turn.
-        effects.changes.cursor = Some(last);
-        Ok(names)
+        Ok((names, Some(cursor)))
     }
 
-    /// Makes messages due that a wish or a repair asks for, stepwise.
-    fn pull(
-        &self,
-        names: &[String],
-        channels: &mut Channels,
-        effects: &mut Effects,
-    ) -> rusqlite::Result<()> {
+    /// Makes messages due that the oldest wish or repair asks for, some channels at a time.
+    fn pull(&self, channels: &mut Channels<'_>, effects: &mut Effects) -> rusqlite::Result<()> {
+        let Some(pull) = self.memory.pulls.first() else {
+            return Ok(());
+        };
         let now = self.at.wall;
-        for pull in &self.memory.pulls {
-            let mut finished = true;
-            for name in names {
-                if pull.probes {
-                    channels.get(name).bring_forward(now, pull.stepped_back);
-                }
-                let after = now.saturating_add(pull.after);
-                let until = now.saturating_add(pull.until);
-                let moved = upkeep::bring_forward(self.conn, name, now, after, until, PULL_STEP)?;
-                finished &= moved < PULL_STEP;
+        let after = now.saturating_add(pull.after);
+        let until = now.saturating_add(pull.until);
+        let (names, rest) = self.channels_after(&pull.cursor, super::CHANNELS)?;
+        let mut cursor = pull.cursor.clone();
+        let mut budget = PULL_STEP;
+        for name in &names {
+            let moved = upkeep::bring_forward(self.conn, name, now, after, until, budget)?;
+            budget = budget.saturating_sub(moved);
+            if budget == 0 {
+                effects.changes.pulled = Some(Some(cursor));
+                return Ok(());
             }
-            if !finished {
-                break;
+            if pull.probes {
+                channels.get(name).bring_forward(now, pull.stepped_back);
             }
-            effects.changes.pulls_done += 1;
+            cursor = name.clone().into_bytes();
         }
+        effects.changes.pulled = Some(rest);
         Ok(())
     }
 
@@ -339,11 +348,10 @@ impl Transact<'_> {
     }
 
     /// Writes the channels that changed, and remembers what that means for their pace.
-    fn save(&self, channels: Channels, effects: &mut Effects) -> Result<(), Trouble> {
-        let Channels { mut before, after } = channels;
-        let mut touched = self.memory.channels_stale;
+    fn save(&self, channels: Channels<'_>, effects: &mut Effects) -> Result<(), Trouble> {
+        let Channels { before, after } = channels;
+        let blank = Channel::default();
         for (name, state) in after {
-            let blank = Channel::default();
             let known = before.get(&name).unwrap_or(&blank);
             if *known == state {
                 continue;
@@ -359,11 +367,10 @@ impl Transact<'_> {
                     reason: state.reason.clone(),
                 });
             }
-            touched = true;
-            before.insert(name, state);
+            effects.changes.changed.push((name, state));
         }
-        if touched {
-            effects.changes.channels = Some(before);
+        if let Cow::Owned(read) = before {
+            effects.changes.reread = Some(read);
         }
         Ok(())
     }

@@ -38,6 +38,9 @@ UPDATE outbox SET status = 'dead', settled_at = :now, attempts = :attempts,
 const RENEW: &str = "
 UPDATE outbox SET next_attempt_at = ?3 WHERE id = ?1 AND claims = ?2 AND status = 'sending'";
 
+const IS_OURS: &str = "
+SELECT EXISTS (SELECT 1 FROM outbox WHERE id = ?1 AND claims = ?2 AND status = 'sending')";
+
 const LATE_SENT: &str = "
 UPDATE outbox SET status = 'sent', settled_at = :now, last_attempt_at = :now, last_error = NULL,
        provider_id = coalesce(provider_id, :provider_id), answer = coalesce(:answer, answer)
@@ -171,6 +174,12 @@ pub(crate) fn record(
         Verdict::Sent(_) | Verdict::Released => {}
     }
     Ok(Recorded::Yes)
+}
+
+/// Whether the claim has not passed on.
+pub(crate) fn is_ours(conn: &Connection, claim: Claim) -> rusqlite::Result<bool> {
+    conn.prepare_cached(IS_OURS)?
+        .query_row((claim.id, claim.claims), |row| row.get(0))
 }
 
 /// Records a success whose claim had passed on. True when the row became sent by it.

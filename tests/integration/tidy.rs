@@ -165,8 +165,7 @@ fn the_layers_name_no_module_that_is_gone() {
 #[test]
 fn sql_stands_in_the_store_only() {
     only_in(
-        // drain/settling.rs has one statement that is to move.
-        |file| file.starts_with("store/") || file == "schema.rs" || file == "drain/settling.rs",
+        |file| file.starts_with("store/") || file == "schema.rs",
         &["SELECT ", "INSERT INTO", "UPDATE outbox", "DELETE FROM"],
         "SQL outside src/store and src/schema.rs",
     );
