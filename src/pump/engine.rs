@@ -242,10 +242,16 @@ impl Engine<'_> {
     }
 }
 
+/// The log target of events, so that a program which shows them by its own observer can leave
+/// these lines out.
+const EVENTS: &str = "sqlite_outbox::event";
+
 /// What is worth reading in a log: losses and changes, not every delivery.
 fn log_event(event: &Event) {
     match event {
-        Event::Delivered { id, channel, .. } => log::debug!("{channel}: message {id} delivered"),
+        Event::Delivered { id, channel, .. } => {
+            log::debug!(target: EVENTS, "{channel}: message {id} delivered")
+        }
         Event::Retried {
             id,
             channel,
@@ -254,10 +260,10 @@ fn log_event(event: &Event) {
             ..
         } => {
             let charge = if *charged { "charged" } else { "not charged" };
-            log::info!("{channel}: message {id} failed ({charge}): {error}");
+            log::info!(target: EVENTS, "{channel}: message {id} failed ({charge}): {error}");
         }
         Event::Dead { id, channel, error } => {
-            log::warn!("{channel}: message {id} is a dead letter: {error}");
+            log::warn!(target: EVENTS, "{channel}: message {id} is a dead letter: {error}");
         }
         Event::Channel {
             channel,
@@ -265,17 +271,23 @@ fn log_event(event: &Event) {
             reason,
         } => {
             let reason = reason.as_deref().unwrap_or("messages flow again");
-            log::warn!("{channel} is {state}: {reason}");
+            log::warn!(target: EVENTS, "{channel} is {state}: {reason}");
         }
-        Event::Expired { messages } => log::warn!("{messages} messages expired unsent"),
+        Event::Expired { messages } => {
+            log::warn!(target: EVENTS, "{messages} messages expired unsent")
+        }
         Event::HookFailed { id, error } => {
-            log::error!("message {id} was delivered, but on_delivered failed: {error}");
+            log::error!(target: EVENTS, "message {id} was delivered, but on_delivered failed: {error}");
         }
         Event::Late { id, delivered } => {
-            log::info!("message {id}: an answer came late (delivered: {delivered})");
+            log::info!(target: EVENTS, "message {id}: an answer came late (delivered: {delivered})");
         }
-        Event::StoreFailed { error } => log::error!("the outbox cannot write: {error}"),
-        Event::Stopped { error: Some(error) } => log::error!("the pump ended: {error}"),
-        Event::Stopped { error: None } => log::debug!("the pump ended"),
+        Event::StoreFailed { error } => {
+            log::error!(target: EVENTS, "the outbox cannot write: {error}")
+        }
+        Event::Stopped { error: Some(error) } => {
+            log::error!(target: EVENTS, "the pump ended: {error}")
+        }
+        Event::Stopped { error: None } => log::debug!(target: EVENTS, "the pump ended"),
     }
 }

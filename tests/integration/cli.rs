@@ -3,13 +3,15 @@
 mod drain;
 mod output;
 mod paths;
+mod run;
 mod settings;
+mod sink;
 mod store;
 
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 
 use serde_json::Value;
 use sqlite_outbox::rusqlite::Connection;
@@ -69,6 +71,14 @@ impl Desk {
         self.command(args).output().unwrap().into()
     }
 
+    /// Starts it, and leaves it going.
+    pub(crate) fn start<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Going {
+        let mut child = self.command(args).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap()).lines();
+        let err = BufReader::new(child.stderr.take().unwrap()).lines();
+        Going { child, out, err }
+    }
+
     /// Runs it with this on its standard input.
     pub(crate) fn feed<S: AsRef<OsStr>>(
         &self,
@@ -107,6 +117,70 @@ impl Desk {
     /// The one JSON object it prints.
     pub(crate) fn json<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Value {
         self.run(args).json()
+    }
+}
+
+/// A process that goes on, ended with the test.
+pub(crate) struct Going {
+    child: Child,
+    out: Lines<BufReader<ChildStdout>>,
+    err: Lines<BufReader<ChildStderr>>,
+}
+
+impl Going {
+    /// The next line on its standard output.
+    pub(crate) fn out(&mut self) -> String {
+        self.out.next().expect("a line on stdout").unwrap()
+    }
+
+    /// The first line on its standard error that contains this.
+    pub(crate) fn err(&mut self, part: &str) -> String {
+        let lines = self.err.by_ref().map(|it| it.unwrap());
+        let mut seen = Vec::new();
+        for line in lines {
+            if line.contains(part) {
+                return line;
+            }
+            seen.push(line);
+        }
+        panic!("{part:?} is not in {seen:#?}");
+    }
+
+    /// The first JSON line on its standard output with this event.
+    pub(crate) fn event(&mut self, name: &str) -> Value {
+        loop {
+            let line: Value = serde_json::from_str(&self.out()).unwrap();
+            if line["event"] == name {
+                return line;
+            }
+        }
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let kill = Command::new("kill").args([signal, &pid]).status();
+        assert!(kill.unwrap().success());
+    }
+
+    /// Waits for its end: the exit code, -1 after a signal, and what it said since.
+    pub(crate) fn end(mut self) -> Ran {
+        let code = self.child.wait().unwrap().code().unwrap_or(-1);
+        let rest = |lines: &mut dyn Iterator<Item = std::io::Result<String>>| {
+            lines.map(|it| it.unwrap() + "\n").collect()
+        };
+        Ran {
+            code,
+            out: rest(&mut self.out),
+            err: rest(&mut self.err),
+        }
+    }
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser};
-use sqlite_outbox::{Outbox, Status};
+use sqlite_outbox::{Options, Outbox, Status};
 
 use crate::commands::Command;
 
@@ -72,6 +72,11 @@ impl Database {
     /// Opens an outbox that is there; creates nothing.
     pub(crate) fn open(&self) -> anyhow::Result<Outbox> {
         Ok(Outbox::open_existing(&self.db)?)
+    }
+
+    /// The same, with options.
+    pub(crate) fn open_with(&self, options: Options) -> anyhow::Result<Outbox> {
+        Ok(options.open_existing(&self.db)?)
     }
 }
 

@@ -2,8 +2,10 @@
 
 mod args;
 mod commands;
+mod logger;
 mod output;
 mod settings;
+mod signals;
 
 use std::io::Write;
 use std::process::ExitCode;

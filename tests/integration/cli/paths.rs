@@ -5,7 +5,8 @@ use super::Desk;
 use sqlite_outbox::rusqlite::Connection;
 
 /// Every command that works on a file, with all it needs.
-const COMMANDS: [&[&str]; 6] = [
+const COMMANDS: [&[&str]; 7] = [
+    &["run", "PATH", "--config", "outbox.toml"],
     &["enqueue", "PATH", "--channel", "sales", "{}"],
     &["drain", "PATH", "--url", "http://localhost:9/"],
     &["drain", "PATH", "--url", "http://localhost:9/", "--json"],
@@ -15,9 +16,17 @@ const COMMANDS: [&[&str]; 6] = [
 ];
 
 fn all_fail(desk: &Desk, path: &str, says: &str) {
+    let settings = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(
+        &settings,
+        "[channel.default]\nurl = \"http://localhost:9/\"\n",
+    )
+    .unwrap();
+    let settings = settings.path().to_str().unwrap();
     for command in COMMANDS {
         let args = command.iter().map(|it| match *it {
             "PATH" => path,
+            "outbox.toml" => settings,
             it => it,
         });
         desk.run(args).failed(1, says);

@@ -1,21 +1,19 @@
 //! `outbox drain`: send what can be sent now, and say what is left and why.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use sqlite_outbox::{Cancel, ChannelReport, ChannelState, DrainReport, Ended, Tally};
 
 use super::status;
 use crate::args::{self, Database, Exit, Format, Usage};
+use crate::logger::{self, Loudness, Role};
 use crate::output::{Column, Out, Table, Tone, count, unless_closed};
 use crate::settings::{self, Loaded};
+use crate::signals::Signals;
 
 /// Send everything that can be sent now, and say what is left and why
 ///
@@ -54,14 +52,17 @@ pub(crate) struct Arguments {
     #[arg(long)]
     now: bool,
     #[command(flatten)]
+    loudness: Loudness,
+    #[command(flatten)]
     format: Format,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let loaded = load(arguments)?;
     let outbox = arguments.database.open()?;
-    let signal = Signal::listen()?;
-    let bar = Bar::new(|| outbox.unsent());
+    logger::start(arguments.loudness, Role::Reports);
+    let signal = Signals::listen()?;
+    let bar = Bar::new(!arguments.loudness.quiet, || outbox.unsent());
     let cancel = Cancel::new();
     let mut draining = outbox
         .draining(&loaded.dispatcher)
@@ -110,31 +111,16 @@ fn load(arguments: &Arguments) -> anyhow::Result<Loaded> {
     }
 }
 
-/// Ctrl-C or a service manager. The second one ends the process at once.
-struct Signal(Arc<AtomicBool>);
-
-impl Signal {
-    fn listen() -> anyhow::Result<Self> {
-        let flag = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register_conditional_default(signal, flag.clone())
-                .and_then(|_| signal_hook::flag::register(signal, flag.clone()))
-                .context("signals cannot be heard")?;
-        }
-        Ok(Self(flag))
-    }
-
-    fn came(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// How far it is, on a terminal only.
 struct Bar(ProgressBar);
 
 impl Bar {
-    fn new(unsent: impl FnOnce() -> sqlite_outbox::Result<u64>) -> Self {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    fn new(wanted: bool, unsent: impl FnOnce() -> sqlite_outbox::Result<u64>) -> Self {
+        let target = match wanted {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(None, target);
         if bar.is_hidden() {
             return Self(bar);
         }

@@ -6,8 +6,10 @@ mod enqueue;
 mod entry;
 mod init;
 mod list;
+mod run;
 mod schema;
 mod show;
+mod sink;
 mod status;
 
 use clap::Subcommand;
@@ -19,9 +21,11 @@ pub(crate) enum Command {
     Init(init::Arguments),
     Enqueue(Box<enqueue::Arguments>),
     Drain(drain::Arguments),
+    Run(run::Arguments),
     Status(status::Arguments),
     List(list::Arguments),
     Show(show::Arguments),
+    Sink(sink::Arguments),
     Schema(schema::Arguments),
 }
 
@@ -30,9 +34,11 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Init(arguments) => init::run(&arguments),
         Command::Enqueue(arguments) => enqueue::run(*arguments),
         Command::Drain(arguments) => drain::run(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::List(arguments) => list::run(arguments),
         Command::Show(arguments) => show::run(&arguments),
+        Command::Sink(arguments) => sink::run(&arguments),
         Command::Schema(arguments) => schema::run(&arguments),
     }
 }

@@ -1,0 +1,214 @@
+//! What a service says: a line for each change, written by a thread of its own, so that a reader
+//! who does not read stops neither the sending nor the stopping.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::Serialize;
+use sqlite_outbox::{ChannelState, Event};
+
+use crate::output::{Out, exact, now, scrub};
+
+/// Lines that may wait for their reader; further ones are counted.
+const WAITING: usize = 1024;
+
+/// How long the last lines may take to be written.
+const LAST: Duration = Duration::from_secs(1);
+
+/// Something that changed.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(super) enum Line {
+    Started,
+    Channel {
+        channel: String,
+        state: &'static str,
+        reason: Option<String>,
+    },
+    Unrouted {
+        channel: String,
+        unsent: u64,
+    },
+    Dead {
+        id: i64,
+        channel: String,
+        error: String,
+    },
+    Expired {
+        messages: usize,
+    },
+    HookFailed {
+        id: i64,
+        error: String,
+    },
+    StoreFailed {
+        error: String,
+    },
+    StoreWorks,
+    Reloaded,
+    ReloadFailed {
+        error: String,
+    },
+    LinesLost {
+        lines: u64,
+    },
+    Stopping,
+    Stopped,
+}
+
+impl Line {
+    /// The line of an event, if it is worth one.
+    pub(super) fn of(event: &Event) -> Option<Self> {
+        Some(match event {
+            Event::Channel {
+                channel,
+                state,
+                reason,
+            } => Self::Channel {
+                channel: channel.clone(),
+                state: state.as_str(),
+                reason: reason.clone(),
+            },
+            Event::Dead { id, channel, error } => Self::Dead {
+                id: *id,
+                channel: channel.clone(),
+                error: error.clone(),
+            },
+            Event::Expired { messages } => Self::Expired {
+                messages: *messages,
+            },
+            Event::HookFailed { id, error } => Self::HookFailed {
+                id: *id,
+                error: error.clone(),
+            },
+            _ => return None,
+        })
+    }
+
+    /// Whether it is told to someone who wants to hear of errors only.
+    fn is_error(&self) -> bool {
+        matches!(
+            self,
+            Self::HookFailed { .. } | Self::StoreFailed { .. } | Self::ReloadFailed { .. }
+        )
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Started => "started".into(),
+            Self::Channel { channel, state, .. } if *state == ChannelState::Ok.as_str() => {
+                format!("{channel}: messages flow")
+            }
+            Self::Channel {
+                channel,
+                state,
+                reason,
+            } => match reason {
+                Some(reason) => format!("{channel}: {state}: {reason}"),
+                None => format!("{channel}: {state}"),
+            },
+            Self::Unrouted { channel, unsent } => format!(
+                "{channel}: no section of the settings serves it; unsent messages: {unsent}"
+            ),
+            Self::Dead { id, channel, error } => {
+                format!("{channel}: message {id} is a dead letter: {error}")
+            }
+            Self::Expired { messages } => format!("expired unsent: {messages}"),
+            Self::HookFailed { id, error } => {
+                format!("message {id} was delivered, but its hook failed: {error}")
+            }
+            Self::StoreFailed { error } => format!("the file cannot be used: {error}"),
+            Self::StoreWorks => "the file can be used again".into(),
+            Self::Reloaded => "the new settings are in force".into(),
+            Self::ReloadFailed { error } => format!("the former settings stay in force: {error}"),
+            Self::LinesLost { lines } => format!("lines that nobody read and were lost: {lines}"),
+            Self::Stopping => "stopping".into(),
+            Self::Stopped => "stopped".into(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Stamped<'a> {
+    at: i64,
+    #[serde(flatten)]
+    line: &'a Line,
+}
+
+/// Hands lines over without waiting; clones share everything.
+#[derive(Debug, Clone)]
+pub(super) struct Teller {
+    lines: SyncSender<(i64, Line)>,
+    lost: Arc<AtomicU64>,
+}
+
+impl Teller {
+    pub(super) fn say(&self, line: Line) {
+        if self.lines.try_send((now(), line)).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The thread that writes.
+#[derive(Debug)]
+pub(super) struct Printer {
+    done: Receiver<()>,
+    end: SyncSender<(i64, Line)>,
+}
+
+impl Printer {
+    #[allow(clippy::disallowed_methods)]
+    pub(super) fn start(json: bool, quiet: bool) -> anyhow::Result<(Self, Teller)> {
+        let (lines, inbox) = sync_channel(WAITING);
+        let (ending, done) = sync_channel(0);
+        let lost = Arc::new(AtomicU64::new(0));
+        let teller = Teller {
+            lines: lines.clone(),
+            lost: lost.clone(),
+        };
+        std::thread::Builder::new()
+            .name("outbox-lines".into())
+            .spawn(move || {
+                let _ending: SyncSender<()> = ending;
+                print(&inbox, &lost, json, quiet);
+            })
+            .context("no thread could be started")?;
+        Ok((Self { done, end: lines }, teller))
+    }
+
+    /// Waits for the last lines, though not for ever: the reader may be stuck.
+    pub(super) fn finish(self) {
+        drop(self.end);
+        let _ = self.done.recv_timeout(LAST);
+    }
+}
+
+fn print(inbox: &Receiver<(i64, Line)>, lost: &AtomicU64, json: bool, quiet: bool) {
+    let mut out = json.then(Out::new);
+    let mut write = |at: i64, line: &Line| match &mut out {
+        // Whoever read it may have gone; the service goes on.
+        Some(out) => {
+            let _ = out.json(&Stamped { at, line }).and_then(|()| out.flush());
+        }
+        None if quiet && !line.is_error() => {}
+        None => {
+            let text = line.text();
+            let _ = writeln!(std::io::stderr(), "{} {}", exact(at), scrub(&text));
+        }
+    };
+    for (at, line) in inbox {
+        write(at, &line);
+        let lines = lost.swap(0, Ordering::Relaxed);
+        if lines > 0 {
+            write(now(), &Line::LinesLost { lines });
+        }
+        if matches!(line, Line::Stopped) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What the library has to say beside its results, for a person who asked to hear it.
+
+use std::io::Write;
+use std::sync::OnceLock;
+
+use clap::Args;
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+use crate::output::{exact, now, scrub};
+
+/// How much is said on stderr.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct Loudness {
+    /// Say more on stderr: warnings and failed attempts; twice: every delivery
+    #[arg(short, long, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    verbose: u8,
+    /// Say nothing on stderr but errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// Where log lines go beside what a command prints itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The command ends with a report: without -v there is no log.
+    Reports,
+    /// The command tells what happens by lines of its own: these are not repeated by the log.
+    Tells,
+}
+
+/// The target of what the library also tells its observer.
+const EVENTS: &str = "sqlite_outbox::event";
+
+#[derive(Debug)]
+struct Logger {
+    level: LevelFilter,
+    role: Role,
+}
+
+/// Starts logging. To be called once.
+pub(crate) fn start(loudness: Loudness, role: Role) {
+    let level = match (loudness.verbose, role) {
+        (_, Role::Tells) if loudness.quiet => LevelFilter::Error,
+        (0, Role::Tells) => LevelFilter::Warn,
+        (0, Role::Reports) => LevelFilter::Off,
+        (1, _) => LevelFilter::Info,
+        (2.., _) => LevelFilter::Debug,
+    };
+    // Trace would show payloads and, in other crates, credentials.
+    static LOGGER: OnceLock<Logger> = OnceLock::new();
+    if log::set_logger(LOGGER.get_or_init(|| Logger { level, role })).is_ok() {
+        log::set_max_level(level);
+    }
+}
+
+impl Log for Logger {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        let (target, level) = (metadata.target(), metadata.level());
+        let within = |name: &str| {
+            let rest = target.strip_prefix(name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+        };
+        // It dumps raw requests, and with them the credentials.
+        if within("ureq_proto") || level > self.level {
+            return false;
+        }
+        if target == EVENTS && self.role == Role::Tells {
+            return level > Level::Warn;
+        }
+        within("sqlite_outbox") || within("outbox") || level <= Level::Warn
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let word = match record.level() {
+            Level::Error => "error",
+            Level::Warn => "warning",
+            Level::Info => "info",
+            Level::Debug | Level::Trace => "debug",
+        };
+        let text = record.args().to_string();
+        let text = scrub(&text);
+        let mut stderr = std::io::stderr().lock();
+        // Not eprintln!, which panics when stderr is closed.
+        let _ = match self.role {
+            Role::Reports => writeln!(stderr, "{word}: {text}"),
+            Role::Tells => writeln!(stderr, "{} {word}: {text}", exact(now())),
+        };
+    }
+
+    fn flush(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(role: Role, level: LevelFilter, target: &str, at: Level) -> bool {
+        let metadata = Metadata::builder().target(target).level(at).build();
+        Logger { level, role }.enabled(&metadata)
+    }
+
+    #[test]
+    fn raw_requests_are_never_logged() {
+        for target in ["ureq_proto", "ureq_proto::client", "ureq_proto::util"] {
+            for level in [Level::Error, Level::Warn, Level::Debug, Level::Trace] {
+                assert!(!shown(Role::Reports, LevelFilter::Trace, target, level));
+            }
+        }
+        let ureq = |level| shown(Role::Reports, LevelFilter::Trace, "ureq::run", level);
+        assert!(ureq(Level::Warn) && !ureq(Level::Info) && !ureq(Level::Debug));
+    }
+
+    #[test]
+    fn what_a_command_tells_itself_is_not_repeated() {
+        let event = |role, level| shown(role, LevelFilter::Debug, EVENTS, level);
+        assert!(event(Role::Reports, Level::Warn));
+        assert!(!event(Role::Tells, Level::Warn));
+        assert!(
+            event(Role::Tells, Level::Info),
+            "a failed attempt is no line of its own"
+        );
+        let pump = "sqlite_outbox::pump::engine";
+        assert!(shown(Role::Tells, LevelFilter::Warn, pump, Level::Error));
+        assert!(!shown(Role::Tells, LevelFilter::Warn, pump, Level::Info));
+    }
+}

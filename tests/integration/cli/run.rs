@@ -1,0 +1,283 @@
+//! The service form: signals, reload, and what it says meanwhile.
+
+use serde_json::json;
+use sqlite_outbox::rusqlite::Connection;
+
+use super::Desk;
+use crate::server::{Answer, Server, ok, respond};
+
+fn settings(desk: &Desk, url: &str) {
+    desk.write("outbox.toml", format!("[channel.sales]\nurl = \"{url}\"\n"));
+}
+
+const RUN: [&str; 5] = ["run", "till.db", "--config", "outbox.toml", "--json"];
+
+/// Waits until a message stands there: the file itself is what tells.
+fn becomes(desk: &Desk, key: &str, status: &str) {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        let row = desk.json(["show", "till.db", key, "--json"]);
+        if row["status"] == status {
+            return;
+        }
+        assert!(std::time::Instant::now() < until, "{key} is {row}");
+        std::thread::yield_now();
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn it_sends_what_comes_and_stops_when_asked_to() {
+    for signal in ["-TERM", "-INT"] {
+        let desk = Desk::new();
+        let server = Server::start(|_| ok());
+        settings(&desk, &server.url("/sales"));
+        let mut service = desk.start(RUN);
+        let started = service.event("started");
+        assert!(started["at"].is_i64());
+        desk.put("sales", "S-1", "text");
+        server.wait();
+        becomes(&desk, "S-1", "sent");
+        service.signal(signal);
+        service.event("stopping");
+        service.event("stopped");
+        let ran = service.end();
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_under_way_has_the_grace_period_and_is_then_given_back() {
+    let desk = Desk::new();
+    let server = Server::start(|_| Answer::Hang);
+    settings(&desk, &server.url("/sales"));
+    desk.put("sales", "S-1", "text");
+    let mut service = desk.start(RUN.into_iter().chain(["--grace", "200ms"]));
+    server.wait();
+    service.signal("-TERM");
+    service.event("stopped");
+    assert_eq!(service.end().code, 0);
+    let row = desk.json(["show", "till.db", "1", "--json"]);
+    assert_eq!(
+        (&row["status"], &row["attempts"]),
+        (&json!("pending"), &json!(0))
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let desk = Desk::new();
+    let server = Server::start(|_| Answer::Hang);
+    settings(&desk, &server.url("/sales"));
+    desk.put("sales", "S-1", "text");
+    let mut service = desk.start(RUN.into_iter().chain(["--grace", "1h"]));
+    server.wait();
+    service.signal("-TERM");
+    service.event("stopping");
+    service.signal("-TERM");
+    assert_eq!(service.end().code, -1, "it waited for its grace period");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_hangup_puts_new_settings_in_force_and_loses_nothing_under_way() {
+    let desk = Desk::new();
+    let (free, held) = crossbeam_channel::bounded::<()>(0);
+    let old = Server::start(move |_| {
+        let _ = held.recv();
+        ok()
+    });
+    let new = Server::start(|_| ok());
+    settings(&desk, &old.url("/old"));
+    desk.put("sales", "S-1", "text");
+    let mut service = desk.start(RUN);
+    old.wait();
+    settings(&desk, &new.url("/new"));
+    service.signal("-HUP");
+    service.event("reloaded");
+    desk.put("sales", "S-2", "text");
+    new.wait();
+    becomes(&desk, "S-2", "sent");
+    drop(free);
+    becomes(&desk, "S-1", "sent");
+    service.signal("-TERM");
+    service.event("stopped");
+    assert_eq!(service.end().code, 0);
+    assert_eq!((old.seen().len(), new.seen().len()), (1, 1));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_broken_settings_file_keeps_the_former_ones_and_is_told() {
+    let desk = Desk::new();
+    let server = Server::start(|_| ok());
+    settings(&desk, &server.url("/sales"));
+    let mut service = desk.start(["run", "till.db", "--config", "outbox.toml"]);
+    service.err("started");
+    desk.write(
+        "outbox.toml",
+        "[channel.sales]\nurll = \"http://localhost:9/\"\n",
+    );
+    service.signal("-HUP");
+    let line = service.err("former settings stay in force");
+    assert!(
+        line.contains("line 2") && line.contains("did you mean url"),
+        "{line}"
+    );
+    desk.put("sales", "S-1", "text");
+    server.wait();
+    becomes(&desk, "S-1", "sent");
+    service.signal("-TERM");
+    service.err("stopped");
+    assert_eq!(service.end().code, 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn troubles_are_lines() {
+    let desk = Desk::new();
+    let server = Server::start(|seen| match seen.number {
+        1 => respond(422, &[], r#"{"detail":"no such article \u001b[2J4711"}"#),
+        2 => respond(401, &[], ""),
+        _ => ok(),
+    });
+    settings(&desk, &server.url("/sales"));
+    desk.put("whatsapp", "W-1", "text");
+    desk.put("sales", "S-1", "text");
+    let mut service = desk.start(["run", "till.db", "--config", "outbox.toml"]);
+    let line = service.err("no section of the settings serves it");
+    assert!(line.contains("whatsapp"), "{line}");
+    let line = service.err("message 2 is a dead letter");
+    assert!(
+        line.contains("no such article") && !line.contains('\u{1b}'),
+        "{line}"
+    );
+    desk.put("sales", "S-2", "text");
+    service.err("sales: unauthorised");
+    service.err("sales: messages flow");
+    service.signal("-TERM");
+    service.err("stopped");
+    assert_eq!(service.end().code, 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn quiet_says_only_errors_and_verbose_says_each_attempt() {
+    let desk = Desk::new();
+    let server = Server::start(|seen| match seen.number {
+        1 => respond(503, &[("Retry-After", "1")], ""),
+        _ => ok(),
+    });
+    settings(&desk, &server.url("/sales"));
+    desk.put("sales", "S-1", "text");
+    let run = ["run", "till.db", "--config", "outbox.toml"];
+    let mut service = desk.start(run.into_iter().chain(["-v"]));
+    let line = service.err("message 1 failed");
+    assert!(line.contains("info: "), "{line}");
+    becomes(&desk, "S-1", "sent");
+    service.signal("-TERM");
+    assert_eq!(service.end().code, 0);
+    let service = desk.start(run.into_iter().chain(["-q"]));
+    desk.put("sales", "S-2", "text");
+    becomes(&desk, "S-2", "sent");
+    service.signal("-TERM");
+    let ran = service.end();
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_reader_who_does_not_read_stops_nothing() {
+    let desk = Desk::new();
+    let server = Server::start(|_| respond(422, &[], &"x".repeat(900)));
+    settings(&desk, &server.url("/sales"));
+    // Each dead letter is a line; together they are more than a pipe holds.
+    let many = "\"text\"\n".repeat(300);
+    desk.write(
+        "outbox.toml",
+        format!(
+            "[channel.sales]\nurl = \"{}\"\nbrake = 1000\n",
+            server.url("/sales")
+        ),
+    );
+    desk.feed(
+        &many,
+        ["enqueue", "till.db", "--channel=sales", "--lines=-"],
+    );
+    let service = desk.start(RUN);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while desk.json(["status", "till.db", "--json"])["total"]["unsent"] != 0 {
+        assert!(std::time::Instant::now() < until);
+    }
+    service.signal("-TERM");
+    // It must end while nobody reads: the pipes are read only afterwards.
+    let ran = service.end();
+    assert_eq!(ran.code, 0, "{}", ran.err);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_cannot_be_used_any_more_is_told_and_ends_in_an_error() {
+    let desk = Desk::new();
+    let server = Server::start(|_| ok());
+    settings(&desk, &server.url("/sales"));
+    let mut service = desk.start(RUN);
+    service.event("started");
+    let conn: Connection = desk.sql();
+    conn.execute_batch(
+        "INSERT INTO outbox (channel, payload) VALUES ('sales', 'x');
+         ALTER TABLE outbox_channel RENAME TO hidden",
+    )
+    .unwrap();
+    let line = service.event("store_failed");
+    assert!(
+        line["error"].as_str().unwrap().contains("outbox_channel"),
+        "{line}"
+    );
+    conn.execute_batch("ALTER TABLE hidden RENAME TO outbox_channel")
+        .unwrap();
+    service.event("store_works");
+    service.signal("-TERM");
+    service.event("stopped");
+    assert_eq!(service.end().code, 0);
+}
+
+#[test]
+fn settings_and_file_must_be_good_before_it_starts() {
+    let desk = Desk::new();
+    desk.run(RUN).failed(1, "cannot be read");
+    settings(&desk, "ftp://erp.example/");
+    desk.run(RUN).failed(1, "line 2");
+    settings(&desk, "http://localhost:9/");
+    desk.run(["run", "no.db", "--config", "outbox.toml"])
+        .failed(1, "there is no file");
+    assert_eq!(desk.run(["run", "till.db"]).code, 2);
+}
+
+#[test]
+fn a_drain_says_what_it_is_asked_to_say_and_no_secret() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    desk.write("token", "t0ken-of-the-shop");
+    let server = Server::start(|_| respond(503, &[], "busy"));
+    desk.write(
+        "outbox.toml",
+        format!(
+            "[channel.sales]\nurl = \"{}\"\nbearer = {{ file = \"token\" }}\n",
+            server.url("/")
+        ),
+    );
+    let drain = ["drain", "till.db", "--config", "outbox.toml"];
+    let ran = desk.run(drain.into_iter().chain(["-vvvv"]));
+    assert_eq!(ran.code, 3);
+    assert!(ran.err.contains("warning: sales is offline"), "{ran:?}");
+    assert!(ran.err.contains("info: sales: message 1 failed"), "{ran:?}");
+    assert!(
+        !ran.err.contains("t0ken") && !ran.out.contains("t0ken"),
+        "{ran:?}"
+    );
+    let both = ["drain", "till.db", "--url=http://localhost:9/", "-v", "-q"];
+    assert_eq!(desk.run(both).code, 2);
+}

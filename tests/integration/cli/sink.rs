@@ -1,0 +1,148 @@
+//! The receiver to rehearse with, as the tool's own drain sees it.
+
+use serde_json::{Value, json};
+
+use super::{Desk, Going};
+
+fn sink(desk: &Desk, args: &[&str]) -> (Going, String) {
+    let mut sink = desk.start(["sink", "--json"].iter().chain(args));
+    let first: Value = serde_json::from_str(&sink.out()).unwrap();
+    (sink, first["url"].as_str().unwrap().to_string())
+}
+
+fn got(sink: &mut Going) -> Value {
+    serde_json::from_str(&sink.out()).unwrap()
+}
+
+fn drain(desk: &Desk, url: &str) -> super::Ran {
+    desk.run(["drain", "till.db", "--json", "--url", url])
+}
+
+#[test]
+fn it_takes_messages_and_prints_them_scrubbed() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "a\u{1b}[2Jb");
+    let mut sink = desk.start(["sink"]);
+    let line = sink.out();
+    let url = line.strip_prefix("listening on ").unwrap().to_string();
+    assert_eq!(drain(&desk, &url).code, 0);
+    assert_eq!(sink.out(), "1 POST / -> 201, document 1");
+    let mut lines = Vec::new();
+    while lines.last().is_none_or(|it: &String| !it.contains("2J")) {
+        lines.push(sink.out());
+    }
+    assert_eq!(lines.last().unwrap(), "  a\\u{1b}[2Jb");
+    assert!(lines.iter().any(|it| it.starts_with("  idempotency-key: ")));
+    let row = desk.json(["show", "till.db", "S-1", "--json"]);
+    assert!(row["answer"].as_str().unwrap().contains("DOC-1"), "{row}");
+}
+
+#[test]
+fn credentials_are_not_printed() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let (mut sink, url) = sink(&desk, &[]);
+    desk.write("token", "t0ken");
+    desk.write(
+        "outbox.toml",
+        format!("[channel.sales]\nurl = \"{url}\"\nbearer = {{ file = \"token\" }}\n"),
+    );
+    desk.run(["drain", "till.db", "--config", "outbox.toml"]);
+    let got = got(&mut sink);
+    assert_eq!(got["headers"]["authorization"], "Bearer …");
+    assert_eq!(
+        (&got["body"], &got["answered"]),
+        (&json!("text"), &json!(201))
+    );
+}
+
+#[test]
+fn connections_are_kept() {
+    let desk = Desk::new();
+    desk.feed(
+        "1\n2\n3\n",
+        ["enqueue", "till.db", "--channel=a", "--lines=-"],
+    );
+    let (mut sink, url) = sink(&desk, &[]);
+    let ran = desk.run(["drain", "till.db", "--json", "--workers=1", "--url", &url]);
+    assert_eq!(ran.json()["sent"], 3);
+    let documents: Vec<_> = (0..3).map(|_| got(&mut sink)["document"].clone()).collect();
+    assert_eq!(documents, [1, 2, 3]);
+}
+
+#[test]
+fn a_lost_answer_is_sent_again_and_makes_no_second_document() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let (mut sink, url) = sink(&desk, &["--mood", "lost-answer"]);
+    let drain = ["drain", "till.db", "--json", "--now", "--url", &url];
+    desk.run(drain);
+    desk.run(drain);
+    let (first, second) = (got(&mut sink), got(&mut sink));
+    assert_eq!(
+        (&first["answered"], &first["document"]),
+        (&Value::Null, &json!(1))
+    );
+    assert_eq!(
+        (&second["answered"], &second["document"]),
+        (&json!(200), &json!(1))
+    );
+    assert_eq!(second["repeated"], true);
+    let row = desk.json(["show", "till.db", "S-1", "--json"]);
+    assert_eq!(row["status"], "sent");
+}
+
+#[test]
+fn each_mood_is_what_it_says() {
+    let cases = [
+        ("refuse", 3, "offline"),
+        ("401", 3, "unauthorised"),
+        ("503", 3, "offline"),
+        ("reject", 4, "ok"),
+    ];
+    for (mood, code, state) in cases {
+        let desk = Desk::new();
+        desk.put("sales", "S-1", "text");
+        let (_sink, url) = sink(&desk, &["--mood", mood]);
+        let ran = drain(&desk, &url);
+        assert_eq!(ran.code, code, "{mood}: {ran:?}");
+        let found = ran.json()["channels"][0]["state"].clone();
+        let held = mood == "503" && found == "holding";
+        assert!(found == state || held, "{mood}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_captive_portal_is_seen_through_with_a_reply_rule() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let (_sink, url) = sink(&desk, &["--mood", "captive"]);
+    desk.write(
+        "outbox.toml",
+        format!("[channel.sales]\nurl = \"{url}\"\nreply = {{ require = \"/data/name\" }}\n"),
+    );
+    let ran = desk.run(["drain", "till.db", "--config", "outbox.toml", "--json"]);
+    assert_eq!(
+        (ran.code, ran.json()["sent"].clone()),
+        (3, json!(0)),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn a_slow_one_answers_in_its_own_time() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let (_sink, url) = sink(&desk, &["--mood", "slow", "--delay", "300ms"]);
+    let ran = drain(&desk, &url);
+    assert_eq!(ran.code, 0);
+    assert!(ran.json()["elapsed_ms"].as_u64().unwrap() >= 300, "{ran:?}");
+}
+
+#[test]
+fn a_port_that_is_taken_is_one_line() {
+    let desk = Desk::empty();
+    let (_sink, url) = sink(&desk, &[]);
+    let port = url.trim_end_matches('/').rsplit(':').next().unwrap();
+    desk.run(["sink", "--port", port]).failed(1, port);
+}
