@@ -16,6 +16,8 @@ pub enum Error {
     MissingFolder(PathBuf),
     /// The path cannot hold an outbox: a directory, an in-memory name, a `file:` URI.
     NotAFile(PathBuf),
+    /// There is something at this path already, and this call overwrites nothing.
+    Exists(PathBuf),
     /// The file is no SQLite database, or a damaged one.
     NotADatabase(PathBuf),
     /// The file or its folder cannot be written.
@@ -138,6 +140,7 @@ impl fmt::Display for Error {
             Self::Missing(path) => write!(f, "there is no file {}", path.display()),
             Self::MissingFolder(path) => write!(f, "there is no folder {}", path.display()),
             Self::NotAFile(path) => write!(f, "{} cannot hold an outbox: it is no file", path.display()),
+            Self::Exists(path) => write!(f, "{} is there already; nothing is overwritten", path.display()),
             Self::NotADatabase(path) => write!(f, "{} is not a SQLite database", path.display()),
             Self::ReadOnly(path) => write!(f, "{} cannot be written", path.display()),
             Self::NoOutbox(path) => write!(

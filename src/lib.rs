@@ -88,6 +88,7 @@
 
 mod circuit;
 mod clock;
+mod condition;
 mod dispatch;
 mod drain;
 mod draining;
@@ -95,6 +96,7 @@ mod entry;
 mod error;
 #[cfg(feature = "http")]
 mod http;
+mod maintenance;
 mod message;
 mod observer;
 mod options;
@@ -110,6 +112,7 @@ mod verdict;
 
 pub use circuit::OnDead;
 pub use clock::{Clock, SystemClock};
+pub use condition::{Compacted, FileInfo};
 pub use dispatch::{Delivery, Dispatcher, Failure, Outcome, Receipt, Router, Run};
 pub use draining::{Cancel, ChannelReport, DrainReport, Draining, Ended, PumpBuilder};
 pub use entry::{Attempt, Entry, Filter, Status};

@@ -25,6 +25,7 @@ pub const MAX_HEADERS: usize = 16 * 1024;
 pub struct Message {
     pub(crate) channel: String,
     pub(crate) payload: Payload,
+    pub(crate) message_id: Option<String>,
     pub(crate) dedupe_key: Option<String>,
     pub(crate) event_type: Option<String>,
     pub(crate) recipient: Option<String>,
@@ -124,6 +125,7 @@ impl Message {
         Self {
             channel: channel.into(),
             payload,
+            message_id: None,
             dedupe_key: None,
             event_type: None,
             recipient: None,
@@ -168,6 +170,13 @@ impl Message {
     /// Default: random.
     pub fn dedupe_key(mut self, key: impl Into<String>) -> Self {
         self.dedupe_key = Some(key.into());
+        self
+    }
+
+    /// The identity the receiver sees, kept from another file that the message comes from, so that
+    /// a receiver which had it already recognises it. No other message may have it. Default: random.
+    pub fn message_id(mut self, id: impl Into<String>) -> Self {
+        self.message_id = Some(id.into());
         self
     }
 
@@ -257,6 +266,7 @@ impl Message {
             return Err(invalid("channel", "must not contain a colon"));
         }
         let optional = [
+            ("message id", &self.message_id),
             ("dedupe key", &self.dedupe_key),
             ("ordering key", &self.ordering_key),
             ("event type", &self.event_type),

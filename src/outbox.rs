@@ -20,7 +20,7 @@ use crate::settings::Settings;
 use crate::stats::Stats;
 use crate::store::connect::Opener;
 use crate::store::enqueue::{self, Limits};
-use crate::store::pool::{Pool, PooledConnection};
+use crate::store::pool::{Pool, PooledConnection, Reader};
 use crate::store::{read, stats};
 
 /// The outbox in one SQLite file. Cheap to clone; clones share everything.
@@ -72,6 +72,15 @@ impl Shared {
             self.on_delivered.clone(),
             Arc::clone(&self.instance),
         )
+    }
+
+    /// A connection for work of ours, without waiting for those that the application holds.
+    pub(crate) fn reader(&self) -> Result<Reader> {
+        self.pool.reader()
+    }
+
+    pub(crate) fn opener(&self) -> &Opener {
+        self.pool.opener()
     }
 
     pub(crate) fn add_waker(&self, waker: Waker) {

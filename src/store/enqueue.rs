@@ -35,7 +35,7 @@ impl Limits {
 /// stays out of it, since here the caller is told. A follower comes as `waiting`, which spares the
 /// triggers half of the work; they decide all the same.
 const INSERT: &str = "
-    INSERT INTO outbox (channel, status, dedupe_key, event_type, recipient, ordering_key, principal,
+    INSERT INTO outbox (channel, status, message_id, dedupe_key, event_type, recipient, ordering_key, principal,
                         content_type, headers, available_at, expires_at, created_at, payload)
     SELECT :channel,
            CASE WHEN :ordering_key IS NOT NULL
@@ -44,6 +44,7 @@ const INSERT: &str = "
                    OR EXISTS (SELECT 1 FROM outbox WHERE channel = :channel
                                  AND ordering_key = :ordering_key AND status = 'sending'))
                 THEN 'waiting' ELSE 'pending' END,
+           coalesce(:message_id, lower(hex(randomblob(16)))),
            coalesce(:dedupe_key, lower(hex(randomblob(16)))), :event_type, :recipient,
            :ordering_key, :principal, :content_type, :headers, :available_at, :expires_at,
            :created_at, :payload
@@ -134,6 +135,7 @@ fn insert(conn: &Connection, message: &Message, room: bool, now: i64) -> Result<
     let mut statement = conn.prepare_cached(INSERT)?;
     let mut rows = statement.query(named_params! {
         ":channel": message.channel,
+        ":message_id": message.message_id,
         ":dedupe_key": message.dedupe_key,
         ":event_type": message.event_type,
         ":recipient": message.recipient,

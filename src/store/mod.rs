@@ -4,6 +4,7 @@ pub(crate) mod channel;
 pub(crate) mod claim;
 pub(crate) mod connect;
 pub(crate) mod enqueue;
+pub(crate) mod file;
 pub(crate) mod pool;
 pub(crate) mod read;
 pub(crate) mod settle;

@@ -1,6 +1,7 @@
 //! The tool `outbox`, run as a process.
 
 mod drain;
+mod files;
 mod output;
 mod paths;
 mod run;

@@ -6,6 +6,7 @@ mod logger;
 mod output;
 mod settings;
 mod signals;
+mod threads;
 
 use std::io::Write;
 use std::process::ExitCode;

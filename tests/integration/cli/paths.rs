@@ -5,7 +5,11 @@ use super::Desk;
 use sqlite_outbox::rusqlite::Connection;
 
 /// Every command that works on a file, with all it needs.
-const COMMANDS: [&[&str]; 7] = [
+const COMMANDS: [&[&str]; 11] = [
+    &["export", "PATH"],
+    &["backup", "PATH", "copy.db"],
+    &["compact", "PATH"],
+    &["upgrade", "PATH"],
     &["run", "PATH", "--config", "outbox.toml"],
     &["enqueue", "PATH", "--channel", "sales", "{}"],
     &["drain", "PATH", "--url", "http://localhost:9/"],

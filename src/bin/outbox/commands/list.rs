@@ -93,7 +93,7 @@ fn as_table(outbox: &Outbox, filter: Filter, limit: usize, out: &mut Out) -> any
 
 /// Reads page by page, and prints each after it was read: while a pager holds the output up, no
 /// read transaction keeps the application's log from being cleaned. True when there are more.
-fn each_page(
+pub(super) fn each_page(
     outbox: &Outbox,
     filter: Filter,
     limit: usize,

@@ -1,9 +1,12 @@
 //! One file for each command: its arguments, and what it does. A new one is a file, a variant and
 //! a line in [`run`].
 
+mod backup;
+mod compact;
 mod drain;
 mod enqueue;
 mod entry;
+mod export;
 mod init;
 mod list;
 mod run;
@@ -11,6 +14,7 @@ mod schema;
 mod show;
 mod sink;
 mod status;
+mod upgrade;
 
 use clap::Subcommand;
 
@@ -25,7 +29,11 @@ pub(crate) enum Command {
     Status(status::Arguments),
     List(list::Arguments),
     Show(show::Arguments),
+    Export(export::Arguments),
+    Backup(backup::Arguments),
+    Compact(compact::Arguments),
     Sink(sink::Arguments),
+    Upgrade(upgrade::Arguments),
     Schema(schema::Arguments),
 }
 
@@ -38,6 +46,10 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Status(arguments) => status::run(&arguments),
         Command::List(arguments) => list::run(arguments),
         Command::Show(arguments) => show::run(&arguments),
+        Command::Export(arguments) => export::run(arguments),
+        Command::Backup(arguments) => backup::run(&arguments),
+        Command::Compact(arguments) => compact::run(&arguments),
+        Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Sink(arguments) => sink::run(&arguments),
         Command::Schema(arguments) => schema::run(&arguments),
     }

@@ -121,6 +121,18 @@ pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
     }
 }
 
+/// `512 B`, `1.5 MB`: thousands, as disks are sold.
+pub(crate) fn bytes(number: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
+    for (name, unit) in UNITS {
+        if number >= unit {
+            let (whole, tenth) = (number / unit, number % unit * 10 / unit);
+            return format!("{whole}.{tenth} {name}");
+        }
+    }
+    format!("{number} B")
+}
+
 /// A line for a person beside the output proper.
 pub(crate) fn note(text: &str) {
     let _ = writeln!(io::stderr(), "note: {}", scrub(text));

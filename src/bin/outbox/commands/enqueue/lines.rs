@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Error, Message, Outbox};
 
-use super::{Arguments, Done, message, open, warn_of_type};
+use super::{Arguments, Done, exported, message, open, warn_of_type};
 use crate::output::{Out, note};
 
 /// Lines in one transaction, at most.
@@ -19,6 +19,8 @@ struct Tally {
     replaced: usize,
     duplicates: usize,
     conflicts: usize,
+    /// Exported lines of messages that are over.
+    left_out: usize,
     /// The output is gone; the work goes on.
     unprinted: Option<anyhow::Error>,
 }
@@ -29,13 +31,18 @@ pub(super) fn run(
     path: &Path,
     out: &mut Out,
 ) -> anyhow::Result<()> {
-    let mut source = Lines::new(open(path)?);
+    let most = match arguments.exported {
+        true => exported::MAX_LINE,
+        false => DEFAULT_MAX_PAYLOAD,
+    };
+    let mut source = Lines::new(open(path)?, most);
     let mut tally = Tally::default();
     let mut warned = false;
     let ended = loop {
         // What was read before an error is stored first.
         let (chunk, read) = source.chunk();
-        warned = warned || chunk.iter().any(|(_, it)| warn_of_type(arguments, it));
+        warned =
+            warned || arguments.exported || chunk.iter().any(|(_, it)| warn_of_type(arguments, it));
         let stored = store(outbox, arguments, chunk, &mut tally, out);
         match stored.and(read) {
             Ok(true) => {}
@@ -77,6 +84,7 @@ impl Tally {
             (self.replaced, "replaced"),
             (self.duplicates, "there already"),
             (self.conflicts, "kept with other content"),
+            (self.left_out, "left out: sent, expired or cancelled"),
         ] {
             if count > 0 {
                 text.push_str(&format!(", {count} {what}"));
@@ -100,8 +108,13 @@ fn store(
     let mut messages: Vec<(usize, Message)> = Vec::new();
     let mut faulty = None;
     for (number, payload) in chunk {
-        match message(arguments, payload) {
-            Ok(message) => messages.push((number, message)),
+        let message = match arguments.exported {
+            true => exported::message(arguments, &payload),
+            false => message(arguments, payload).map(Some),
+        };
+        match message {
+            Ok(Some(message)) => messages.push((number, message)),
+            Ok(None) => tally.left_out += 1,
             Err(error) => {
                 faulty = Some(error.context(format!("line {number}")));
                 break;
@@ -138,13 +151,16 @@ fn store(
 }
 
 struct Lines {
+    /// Bytes a line may have.
+    most: usize,
     reader: BufReader<Box<dyn Read>>,
     number: usize,
 }
 
 impl Lines {
-    fn new(source: Box<dyn Read>) -> Self {
+    fn new(source: Box<dyn Read>, most: usize) -> Self {
         Self {
+            most,
             reader: BufReader::with_capacity(64 * 1024, source),
             number: 0,
         }
@@ -170,7 +186,7 @@ impl Lines {
 
     fn line(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
-        let most = DEFAULT_MAX_PAYLOAD as u64 + 2;
+        let most = self.most as u64 + 2;
         self.number += 1;
         let read = (&mut self.reader)
             .take(most)
@@ -185,9 +201,9 @@ impl Lines {
         if self.number == 1 && line.starts_with(b"\xef\xbb\xbf") {
             line.drain(..3);
         }
-        if line.len() > DEFAULT_MAX_PAYLOAD {
-            let number = self.number;
-            bail!("line {number} has more than the {DEFAULT_MAX_PAYLOAD} bytes a payload may have");
+        if line.len() > self.most {
+            let (number, most) = (self.number, self.most);
+            bail!("line {number} has more than the {most} bytes a line may have");
         }
         Ok(Some(line))
     }

@@ -1,5 +1,6 @@
 //! `outbox enqueue`: one message, or one for each line of a file.
 
+mod exported;
 mod lines;
 
 use std::fs::File;
@@ -21,13 +22,14 @@ use crate::output::{Out, note};
 #[command(after_help = "\
 Examples:
   outbox enqueue till.db --channel sales --key S-104522 '{\"total\": 1250}'
-  outbox enqueue till.db --channel sales --lines orders.jsonl --key-from /order_id")]
+  outbox enqueue till.db --channel sales --lines orders.jsonl --key-from /order_id
+  outbox export old.db | outbox enqueue new.db --lines - --exported")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     database: Database,
     /// The route the message takes
-    #[arg(long)]
-    channel: String,
+    #[arg(long, required_unless_present = "exported")]
+    channel: Option<String>,
     /// The dedupe key: a second message with it is not enqueued [default: random]
     #[arg(long, conflicts_with = "lines")]
     key: Option<String>,
@@ -70,6 +72,13 @@ pub(crate) struct Arguments {
     /// Make a message of each line that is not empty, - for standard input
     #[arg(long, value_name = "PATH")]
     lines: Option<PathBuf>,
+    /// The lines come from `outbox export`: take channel, keys, message id and all else from them,
+    /// and leave out what is sent, expired or cancelled
+    #[arg(long, requires = "lines", conflicts_with_all = [
+        "payload", "file", "key", "channel", "key_from", "event_type", "recipient", "ordering_key", "principal", "delay",
+        "ttl", "header", "content_type",
+    ])]
+    exported: bool,
     #[command(flatten)]
     format: Format,
 }
@@ -82,6 +91,16 @@ enum Choice {
     Fail,
     /// Latest wins, unless it was attempted already
     Replace,
+}
+
+impl From<Choice> for OnDuplicate {
+    fn from(choice: Choice) -> Self {
+        match choice {
+            Choice::Ignore => Self::Keep,
+            Choice::Fail => Self::Fail,
+            Choice::Replace => Self::Replace,
+        }
+    }
 }
 
 /// What became of one message.
@@ -154,12 +173,7 @@ fn message(arguments: &Arguments, payload: Vec<u8>) -> anyhow::Result<Message> {
         Some(pointer) => Some(key_at(&payload, pointer)?),
         None => arguments.key.clone(),
     };
-    // A zero byte in a text hides what follows from programs in C.
-    let mut message = match String::from_utf8(payload) {
-        Ok(text) if !text.contains('\0') => Message::text(&arguments.channel, text),
-        Ok(text) => Message::bytes(&arguments.channel, text),
-        Err(other) => Message::bytes(&arguments.channel, other.into_bytes()),
-    };
+    let mut message = body(arguments.channel.as_deref().unwrap_or_default(), payload);
     let content_type = arguments.content_type.as_deref();
     message = message.content_type(content_type.unwrap_or("application/json"));
     message = with(message, &key, Message::dedupe_key);
@@ -176,11 +190,17 @@ fn message(arguments: &Arguments, payload: Vec<u8>) -> anyhow::Result<Message> {
     if let Some(span) = arguments.ttl {
         message = message.ttl(span);
     }
-    Ok(message.on_duplicate(match arguments.on_duplicate {
-        Choice::Ignore => OnDuplicate::Keep,
-        Choice::Fail => OnDuplicate::Fail,
-        Choice::Replace => OnDuplicate::Replace,
-    }))
+    Ok(message.on_duplicate(arguments.on_duplicate.into()))
+}
+
+/// A message with text where it is text: people read it with `sqlite3`.
+fn body(channel: &str, payload: Vec<u8>) -> Message {
+    match String::from_utf8(payload) {
+        // A zero byte in a text hides what follows from programs in C.
+        Ok(text) if !text.contains('\0') => Message::text(channel, text),
+        Ok(text) => Message::bytes(channel, text),
+        Err(other) => Message::bytes(channel, other.into_bytes()),
+    }
 }
 
 fn with(message: Message, value: &Option<String>, set: fn(Message, String) -> Message) -> Message {

@@ -12,6 +12,7 @@ use serde::Serialize;
 use sqlite_outbox::{ChannelState, Event};
 
 use crate::output::{Out, exact, now, scrub};
+use crate::threads;
 
 /// Lines that may wait for their reader; further ones are counted.
 const WAITING: usize = 1024;
@@ -162,7 +163,6 @@ pub(super) struct Printer {
 }
 
 impl Printer {
-    #[allow(clippy::disallowed_methods)]
     pub(super) fn start(json: bool, quiet: bool) -> anyhow::Result<(Self, Teller)> {
         let (lines, inbox) = sync_channel(WAITING);
         let (ending, done) = sync_channel(0);
@@ -171,13 +171,11 @@ impl Printer {
             lines: lines.clone(),
             lost: lost.clone(),
         };
-        std::thread::Builder::new()
-            .name("outbox-lines".into())
-            .spawn(move || {
-                let _ending: SyncSender<()> = ending;
-                print(&inbox, &lost, json, quiet);
-            })
-            .context("no thread could be started")?;
+        threads::start("outbox-lines", move || {
+            let _ending: SyncSender<()> = ending;
+            print(&inbox, &lost, json, quiet);
+        })
+        .context("no thread could be started")?;
         Ok((Self { done, end: lines }, teller))
     }
 

@@ -16,6 +16,7 @@ use crate::args::{self, Database, Exit, Format};
 use crate::logger::{self, Loudness, Role};
 use crate::settings::{self, Loaded};
 use crate::signals::Signals;
+use crate::threads;
 
 use lines::{Line, Printer, Teller};
 
@@ -168,7 +169,6 @@ impl Service<'_> {
     }
 
     // Not on this thread, which has to hear signals meanwhile.
-    #[allow(clippy::disallowed_methods)]
     fn retire(&mut self, pump: Pump) {
         if let Some(former) = self.retired.take_if(|it| it.is_finished()) {
             let _ = former.join();
@@ -180,9 +180,8 @@ impl Service<'_> {
                 teller.say(Line::StoreFailed { error });
             }
         };
-        let name = "outbox-retired".to_string();
         // Where no thread can be had, the pump is dropped, which stops it without waiting.
-        let thread = std::thread::Builder::new().name(name).spawn(stop).ok();
+        let thread = threads::start("outbox-retired", stop).ok();
         self.retired = thread.or(self.retired.take());
     }
 

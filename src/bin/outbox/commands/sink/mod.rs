@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::args::{self, Exit, Format};
 use crate::output::{Out, Tone, scrub};
+use crate::threads;
 
 use serve::Sink;
 
@@ -105,7 +106,6 @@ struct Request<'a> {
     changed: bool,
 }
 
-#[allow(clippy::disallowed_methods)]
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, arguments.port))
         .with_context(|| format!("port {} cannot be had", arguments.port))?;
@@ -118,9 +118,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     out.flush()?;
     let (got, inbox) = sync_channel(WAITING);
     let sink = Sink::new(arguments.mood, arguments.delay, got);
-    std::thread::Builder::new()
-        .name("outbox-sink".into())
-        .spawn(move || sink.listen(&listener))
+    threads::start("outbox-sink", move || sink.listen(&listener))
         .context("no thread could be started")?;
     for got in inbox {
         match arguments.format.json {

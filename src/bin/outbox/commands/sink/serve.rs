@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::ledger::Ledger;
 use super::{Got, Mood};
+use crate::threads;
 
 const MAX_HEAD: u64 = 64 * 1024;
 const MAX_BODY: u64 = 16 * 1024 * 1024;
@@ -71,7 +72,6 @@ impl Sink {
     }
 
     /// Serves until nobody prints any more.
-    #[allow(clippy::disallowed_methods)]
     pub(super) fn listen(self, listener: &TcpListener) {
         let sink = Arc::new(self);
         for stream in listener.incoming() {
@@ -84,9 +84,8 @@ impl Sink {
             let serve = move || {
                 let _ = sink.converse(stream);
             };
-            let _ = std::thread::Builder::new()
-                .name("outbox-sink-connection".into())
-                .spawn(serve);
+            // Where no thread can be had the connection closes.
+            let _ = threads::start("outbox-sink-connection", serve);
         }
     }
 

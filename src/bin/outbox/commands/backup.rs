@@ -1,0 +1,47 @@
+//! `outbox backup`: a copy of the file while it is in use.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::args::{Database, Exit, Format};
+use crate::output::{Out, bytes};
+
+/// Copy the whole file while everything runs, and check the copy
+///
+/// The copy is one moment of the file, with all tables in it. Do not let two programs send from
+/// both: what is unsent in the copy would be sent twice, though with the same message ids.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  outbox backup till.db till-backup.db")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    database: Database,
+    /// Where the copy goes; nothing is overwritten
+    #[arg(value_name = "TO")]
+    to: PathBuf,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Serialize)]
+struct Copied<'a> {
+    path: &'a str,
+    bytes: u64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    let outbox = arguments.database.open()?;
+    let copy = outbox.backup(&arguments.to)?;
+    let path = arguments.to.to_string_lossy();
+    let mut out = Out::new();
+    match arguments.format.json {
+        true => out.json(&Copied {
+            path: &path,
+            bytes: copy.bytes,
+        })?,
+        false => out.text(&format!("{path}: {}, checked", bytes(copy.bytes)))?,
+    }
+    out.flush()?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,51 @@
+//! `outbox upgrade`: the only command that changes an older schema.
+
+use clap::Args;
+use serde::Serialize;
+use sqlite_outbox::{Error, Outbox, SCHEMA_VERSION};
+
+use crate::args::{Database, Exit, Format};
+use crate::output::Out;
+
+/// Bring an older outbox up to date, and put back what is missing of it
+///
+/// Everything is added in one transaction, or nothing is. Programs with the older version go on
+/// working as far as the new one allows it. Messages and other tables stay as they are.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  outbox backup till.db before.db && outbox upgrade till.db")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    database: Database,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Serialize)]
+struct Upgraded {
+    from: i64,
+    to: i64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    let path = &arguments.database.db;
+    let from = match Outbox::open_existing(path) {
+        Ok(outbox) => outbox.file_info()?.schema_version,
+        Err(Error::SchemaTooOld { found, .. }) => found,
+        Err(error) => return Err(error.into()),
+    };
+    let to = Outbox::open(path)?.file_info()?.schema_version;
+    let mut out = Out::new();
+    if arguments.format.json {
+        out.json(&Upgraded { from, to })?;
+    } else if from < to {
+        out.line(format!("the outbox had schema {from} and has {to} now"))?;
+    } else if from > SCHEMA_VERSION {
+        out.line(format!(
+            "the outbox has schema {from}, newer than this program's {SCHEMA_VERSION}"
+        ))?;
+    } else {
+        out.line(format!("the outbox has schema {to} and is complete"))?;
+    }
+    out.flush()?;
+    Ok(Exit::Done)
+}

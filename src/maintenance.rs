@@ -1,0 +1,49 @@
+//! What is done to the whole file, when a person asks for it.
+
+#[cfg(feature = "backup")]
+use std::path::Path;
+
+use crate::condition::{Compacted, FileInfo};
+use crate::error::Result;
+use crate::outbox::Outbox;
+use crate::store::file;
+
+impl Outbox {
+    /// Numbers about the file itself. Reads a few pages.
+    pub fn file_info(&self) -> Result<FileInfo> {
+        file::info(&*self.shared().reader()?, self.path())
+    }
+
+    /// Copies the whole file, the application's tables too, while it is in use. The copy is one
+    /// moment of the file: every transaction is in it whole or not at all. It is checked before
+    /// this returns.
+    ///
+    /// Writers go on meanwhile where the file has a write-ahead log; elsewhere they wait for
+    /// moments at a time, and once for the whole copy if they leave it no peace. The copy has the
+    /// same identity ([`instance_id`](Self::instance_id)) and message ids: what both would send is
+    /// recognised by the receiver as the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exists`](crate::Error::Exists) when there is something at `to`: nothing is ever
+    /// overwritten. On any error nothing is left there.
+    #[cfg(feature = "backup")]
+    pub fn backup(&self, to: impl AsRef<Path>) -> Result<FileInfo> {
+        let source = self.shared().opener().open()?;
+        file::backup(&source, self.path(), to.as_ref())
+    }
+
+    /// Rewrites the whole file without its free pages (`VACUUM`).
+    ///
+    /// It holds the write lock for its whole time, about a second per 100 MB, and needs up to twice
+    /// the file's size of free disk. Tables of the application without an `INTEGER PRIMARY KEY`
+    /// may get other rowids. It fails with [`Error::Busy`](crate::Error::Busy) when the lock
+    /// cannot be had within 5 s; nothing has changed then.
+    pub fn compact(&self) -> Result<Compacted> {
+        let conn = self.shared().opener().open()?;
+        let before = file::info(&conn, self.path())?;
+        file::vacuum(&conn)?;
+        let after = file::info(&conn, self.path())?;
+        Ok(Compacted { before, after })
+    }
+}
