@@ -142,6 +142,54 @@ pub struct Attempt {
     pub error: Option<String>,
 }
 
+/// Something a person, or the application for one, did to a message or a channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AuditEntry {
+    /// Its place in the record; rises with time.
+    pub id: i64,
+    /// When, in milliseconds since 1970 UTC.
+    pub at: i64,
+    /// Who, as given to [`Outbox::operator`](crate::Outbox::operator).
+    pub who: String,
+    /// What, as a stable word: `retry`, `cancel`, `edit`, `pause`, `resume`, `on_dead_hold`,
+    /// `on_dead_skip` or `purge`.
+    pub action: String,
+    /// The message, if it was done to one.
+    pub message: Option<i64>,
+    /// The channel.
+    pub channel: Option<String>,
+    /// Why, if that was given.
+    pub reason: Option<String>,
+    /// The message id before an edit.
+    pub former_message_id: Option<String>,
+    /// The payload before an edit, as long as it is kept.
+    pub former_payload: Option<Vec<u8>>,
+}
+
+/// Dead letters of one channel that failed in the same way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeadReason {
+    /// Their channel.
+    pub channel: String,
+    /// What their last failed attempt came to, as a stable word; `unknown` where none is recorded,
+    /// `other` for what is left when there are more than a thousand groups.
+    pub code: String,
+    /// The HTTP status of that attempt, where there was one.
+    pub http_status: Option<i64>,
+    /// How many.
+    pub count: u64,
+    /// When the first of them died, in milliseconds since 1970 UTC.
+    pub oldest: Option<i64>,
+    /// When the last of them died.
+    pub newest: Option<i64>,
+    /// The last enqueued of them, as an example.
+    pub sample: i64,
+    /// The example's error.
+    pub text: Option<String>,
+}
+
 /// Which messages to list. Default: all, the first 100.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Filter {

@@ -99,11 +99,13 @@ mod http;
 mod maintenance;
 mod message;
 mod observer;
+mod operator;
 mod options;
 mod outbox;
 mod pump;
 mod retry;
 mod schema;
+mod selection;
 mod settings;
 mod stats;
 mod store;
@@ -115,7 +117,7 @@ pub use clock::{Clock, SystemClock};
 pub use condition::{Compacted, FileInfo};
 pub use dispatch::{Delivery, Dispatcher, Failure, Outcome, Receipt, Router, Run};
 pub use draining::{Cancel, ChannelReport, DrainReport, Draining, Ended, PumpBuilder};
-pub use entry::{Attempt, Entry, Filter, Status};
+pub use entry::{Attempt, AuditEntry, DeadReason, Entry, Filter, Status};
 pub use error::{Error, Result};
 #[cfg(feature = "http")]
 pub use http::{
@@ -124,11 +126,13 @@ pub use http::{
 };
 pub use message::{DEFAULT_MAX_PAYLOAD, Enqueued, MAX_HEADERS, MAX_NAME, Message, OnDuplicate};
 pub use observer::{Event, Observer};
+pub use operator::Operator;
 pub use options::Options;
 pub use outbox::Outbox;
 pub use pump::{Health, Pump, Tally};
 pub use retry::{Hold, Policy};
 pub use schema::{SCHEMA, SCHEMA_VERSION};
+pub use selection::Selection;
 pub use settings::{Settings, SettleSync};
 pub use stats::{ChannelState, ChannelStats, Counts, Stats};
 pub use store::pool::PooledConnection;

@@ -9,10 +9,11 @@ use crate::clock::Clock;
 use crate::dispatch::{DeliveredHook, Dispatcher};
 use crate::drain::Drainer;
 use crate::draining::{DrainReport, Draining, PumpBuilder};
-use crate::entry::{Attempt, Entry, Filter};
+use crate::entry::{Attempt, AuditEntry, DeadReason, Entry, Filter};
 use crate::error::{Error, Result};
 use crate::message::{Enqueued, Message};
 use crate::observer::Observer;
+use crate::operator::Operator;
 use crate::options::Options;
 use crate::pump::Waker;
 use crate::schema;
@@ -21,7 +22,7 @@ use crate::stats::Stats;
 use crate::store::connect::Opener;
 use crate::store::enqueue::{self, Limits};
 use crate::store::pool::{Pool, PooledConnection, Reader};
-use crate::store::{read, stats};
+use crate::store::{read, select, stats};
 
 /// The outbox in one SQLite file. Cheap to clone; clones share everything.
 #[derive(Debug, Clone)]
@@ -53,6 +54,30 @@ impl std::fmt::Debug for Shared {
 impl Shared {
     fn path(&self) -> &Path {
         self.pool.opener().path()
+    }
+
+    /// The wall clock, in milliseconds since 1970 UTC.
+    pub(crate) fn now(&self) -> i64 {
+        self.clock.wall()
+    }
+
+    /// A connection for work of ours, without waiting for those that the application holds.
+    pub(crate) fn reader(&self) -> Result<Reader> {
+        self.pool.reader()
+    }
+
+    /// Something was committed: the pumps of this process look.
+    pub(crate) fn look(&self) {
+        self.wakers().retain(Waker::look);
+    }
+
+    /// Whether a payload of this size is let in.
+    pub(crate) fn check_size(&self, bytes: usize) -> Result<()> {
+        let limit = self.limits.max_payload;
+        match bytes > limit {
+            true => Err(Error::TooLarge { bytes, limit }),
+            false => Ok(()),
+        }
     }
 
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
@@ -177,7 +202,7 @@ impl Outbox {
             .map_err(Error::from)?;
         let value = work(&tx)?;
         tx.commit().map_err(Error::from)?;
-        self.shared.wakers().retain(Waker::look);
+        self.shared.look();
         Ok(value)
     }
 
@@ -317,5 +342,25 @@ impl Outbox {
     /// The failed attempts of a message that are still remembered, oldest first, at most 1,000.
     pub fn attempts(&self, id: i64) -> Result<Vec<Attempt>> {
         read::attempts(&*self.shared.pool.reader()?, id)
+    }
+
+    /// Someone who acts on stored messages and channels: a person, or a part of the application.
+    /// `who` is recorded with everything done, so let it tell two people apart: `anna@till-7`.
+    pub fn operator(&self, who: impl Into<String>) -> Operator<'_> {
+        Operator::new(self, who.into())
+    }
+
+    /// What operators did, newest first, at most `limit` entries: to one message, or at all.
+    ///
+    /// Entries are kept as long as sent messages ([`Settings::keep_sent`](crate::Settings::keep_sent)),
+    /// and never more than about 100,000.
+    pub fn audit(&self, message: Option<i64>, limit: usize) -> Result<Vec<AuditEntry>> {
+        select::audit(&*self.shared.reader()?, message, limit)
+    }
+
+    /// Why letters are dead: grouped by channel, code and HTTP status of their last failed attempt,
+    /// the largest group first. [`Selection`](crate::Selection) picks such a group.
+    pub fn dead_reasons(&self) -> Result<Vec<DeadReason>> {
+        select::dead_reasons(&*self.shared.reader()?)
     }
 }

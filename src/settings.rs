@@ -15,6 +15,8 @@ pub struct Settings {
     pub(crate) lock_share: f64,
     pub(crate) settle_sync: SettleSync,
     pub(crate) poll: Duration,
+    pub(crate) keep_payload: Option<Duration>,
+    pub(crate) keep_sent: Option<Duration>,
     pub(crate) policies: HashMap<String, Policy>,
     pub(crate) default_policy: Policy,
 }
@@ -39,6 +41,8 @@ impl Default for Settings {
             lock_share: 0.2,
             settle_sync: SettleSync::Full,
             poll: Duration::from_millis(25),
+            keep_payload: Some(Duration::from_secs(14 * 24 * 3600)),
+            keep_sent: Some(Duration::from_secs(400 * 24 * 3600)),
             policies: HashMap::new(),
             default_policy: Policy::default(),
         }
@@ -92,6 +96,27 @@ impl Settings {
     /// How often commits of other connections are looked for. Default 25 ms, 1 ms to 1 min.
     pub fn poll(mut self, every: Duration) -> Self {
         self.poll = every.clamp(Duration::from_millis(1), Duration::from_secs(60));
+        self
+    }
+
+    /// How long a sent message keeps its payload and the receiver's answer. Afterwards they are
+    /// emptied; the row stays as proof and as memory of its dedupe key. Default 14 days; `None`:
+    /// as long as the row.
+    ///
+    /// What is due goes in small transactions while the drain has nothing else to do, a day of
+    /// history in an hour at most, and never while the clock is in doubt.
+    pub fn keep_payload(mut self, span: Option<Duration>) -> Self {
+        self.keep_payload = span;
+        self
+    }
+
+    /// How long a sent, expired or cancelled message is remembered, and what operators did. The
+    /// row is then removed with its attempts, which frees its dedupe key. Nothing unsent and no
+    /// dead letter is ever removed. Default 400 days; `None`: for ever.
+    ///
+    /// The pace is that of [`keep_payload`](Self::keep_payload).
+    pub fn keep_sent(mut self, span: Option<Duration>) -> Self {
+        self.keep_sent = span;
         self
     }
 

@@ -7,6 +7,7 @@ mod claiming;
 mod flight;
 mod look;
 mod memory;
+mod retention;
 mod settling;
 mod transact;
 mod watch;
@@ -26,6 +27,7 @@ use crate::store::{channel, upkeep};
 pub(crate) use flight::{ClaimedRun, Lease, Report, Told};
 use look::Look;
 use memory::{Memory, Pull};
+use retention::Retention;
 pub(crate) use settling::panic_text;
 use transact::{Effects, Transact, Trouble};
 use watch::{ClockWatch, Repair};
@@ -79,6 +81,7 @@ pub(crate) struct Drainer {
     sweep: Option<upkeep::LaneCursor>,
     sweep_at: Duration,
     broken_lanes: Vec<upkeep::Lane>,
+    retention: Retention,
     stopping: bool,
 }
 
@@ -124,6 +127,7 @@ impl Drainer {
             sweep: Some(upkeep::LaneCursor::default()),
             sweep_at: at.monotonic,
             broken_lanes: Vec::new(),
+            retention: Retention::default(),
             stopping: false,
         })
     }
@@ -222,6 +226,7 @@ impl Drainer {
             Some(self.look(dispatcher, at)?)
         };
         if let Some(look) = look.as_ref().filter(|look| !look.due) {
+            self.tidy(at);
             return Ok(self.rest(at, look, look.next));
         }
         let effects = self.write(dispatcher, at)?;
@@ -237,11 +242,12 @@ impl Drainer {
 
     fn rest(&mut self, at: Instant, look: &Look, next: Option<i64>) -> Cycle {
         let done = self.is_empty() && !look.foreign && self.sweep.is_none();
-        let idle = done && self.memory.pulls.is_empty();
-        Cycle {
-            idle,
-            ..self.pause(at, next)
+        let idle = done && self.memory.pulls.is_empty() && !self.retention.detains(at.monotonic);
+        let mut cycle = self.pause(at, next);
+        if self.retention.is_under_way() {
+            cycle.wait = self.not_before.saturating_sub(at.monotonic);
         }
+        Cycle { idle, ..cycle }
     }
 
     /// Whether there is something of ours to write: enough reports, a lease to renew, a wish.

@@ -92,6 +92,10 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
 pub(crate) struct Name(Vec<u8>);
 
 impl Name {
+    pub(crate) fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
     pub(crate) fn show(&self) -> String {
         String::from_utf8_lossy(&self.0).into_owned()
     }

@@ -13,6 +13,7 @@ mod admission;
 #[cfg(feature = "cli")]
 mod cli;
 mod connections;
+mod desk;
 mod drain;
 mod duplicates;
 mod enqueue;
@@ -20,11 +21,13 @@ mod fencing;
 mod fixture;
 #[cfg(feature = "http")]
 mod http;
+mod operators;
 #[cfg(feature = "http")]
 mod processes;
 mod pump;
 mod readme;
 mod reads;
+mod retention;
 #[cfg(feature = "http")]
 mod server;
 mod sql_contract;

@@ -1,0 +1,219 @@
+//! What a person, or the application for one, does to messages after they were enqueued.
+
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use crate::circuit::OnDead;
+use crate::entry::Status;
+use crate::error::{Error, Result};
+use crate::outbox::Outbox;
+use crate::selection::Selection;
+use crate::store::operate::{self, Action, Deed};
+use crate::store::{retention, select};
+
+/// Messages changed in one transaction, at most.
+const STEP: usize = 256;
+
+/// The write lock is left free this much longer than it was held, so that the application's own
+/// commits get in between.
+const MANNERS: u32 = 4;
+
+/// Someone who retries, cancels, edits, pauses and resumes; see
+/// [`Outbox::operator`](crate::Outbox::operator).
+///
+/// Everything done here is recorded with who, when and why; [`Outbox::audit`] shows it. Each call
+/// has transactions of its own, of at most 256 messages, and waits up to 5 s for the write lock
+/// ([`Error::Busy`]). Do not call it while the same thread has a transaction open on the file.
+///
+/// | action | takes | otherwise |
+/// |---|---|---|
+/// | retry | dead, expired, cancelled | [`Error::Refused`] |
+/// | cancel | pending, waiting, dead | [`Error::Refused`] |
+/// | edit | dead; pending and waiting that were never claimed | [`Error::Refused`] |
+///
+/// A message that is being sent is never changed. A message that does not exist is
+/// [`Error::NotFound`].
+///
+/// ```no_run
+/// # use sqlite_outbox::{Outbox, Selection};
+/// # fn main() -> sqlite_outbox::Result<()> {
+/// # let outbox = Outbox::open("till.db")?;
+/// let anna = outbox.operator("anna@till-7").reason("ERP mended, ticket 4711");
+/// let all = Selection::new().channel("sales").http_status(400);
+/// println!("{} of {} are tried again", anna.retry_all(&all)?, anna.count(&all)?);
+/// anna.resume("sales")?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "an operator does nothing by itself"]
+pub struct Operator<'a> {
+    outbox: &'a Outbox,
+    who: String,
+    reason: Option<String>,
+}
+
+impl<'a> Operator<'a> {
+    pub(crate) fn new(outbox: &'a Outbox, who: String) -> Self {
+        Self {
+            outbox,
+            who,
+            reason: None,
+        }
+    }
+
+    /// Why, for the record and, when pausing, for everyone to see. At most 1,000 characters are
+    /// kept.
+    pub fn reason(mut self, text: impl Into<String>) -> Self {
+        self.reason = Some(text.into());
+        self
+    }
+
+    /// Sends a dead, expired or cancelled message after all: due now, with all its attempts, in
+    /// its place in its lane, the same message id and the same bytes. An expiry that has passed is
+    /// lifted; a schedule that lies ahead stays.
+    pub fn retry(&self, id: i64) -> Result<()> {
+        self.write(|conn, deed| operate::act(conn, id, Action::Retry, deed))
+    }
+
+    /// Takes a message back that was not sent yet. Those behind it in its lane go on.
+    ///
+    /// One that was attempted may have arrived all the same, when its answer was lost.
+    pub fn cancel(&self, id: i64) -> Result<()> {
+        self.write(|conn, deed| operate::act(conn, id, Action::Cancel, deed))
+    }
+
+    /// Gives a dead message, or one that was never claimed, another payload: in its place, with a
+    /// new message id and all its attempts. Dedupe key, headers and content type stay. The former
+    /// bytes and id are kept in the audit.
+    ///
+    /// The payload is stored as text when the former one was and it is UTF-8; sent are the same
+    /// bytes either way. [`Error::TooLarge`] as at [`Outbox::enqueue`].
+    pub fn edit(&self, id: i64, payload: impl AsRef<[u8]>) -> Result<()> {
+        let payload = payload.as_ref();
+        self.outbox.shared().check_size(payload.len())?;
+        self.write(|conn, deed| operate::edit(conn, id, payload, deed))
+    }
+
+    /// Stops a channel: nothing more of it is claimed, by any process, until
+    /// [`resume`](Self::resume). What is claimed already is sent. A channel that is paused already
+    /// stays so, with the new reason.
+    pub fn pause(&self, channel: &str) -> Result<()> {
+        check_channel(channel)?;
+        self.write(|conn, deed| operate::pause(conn, channel, deed))
+    }
+
+    /// Lets a channel go on, whatever stopped it: a pause, its receiver being offline or asking
+    /// for a delay, refused credentials, too many rejections. The next ten rejections
+    /// ([`Policy::brake`](crate::Policy::brake)) are believed again.
+    pub fn resume(&self, channel: &str) -> Result<()> {
+        check_channel(channel)?;
+        self.write(|conn, deed| operate::resume(conn, channel, deed))
+    }
+
+    /// Chooses what dead letters of a channel do to the messages behind them in their ordering key.
+    /// Stored in the file, for every process.
+    ///
+    /// The lanes with dead letters are then put in order, in steps. When that is interrupted,
+    /// calling it again finishes it.
+    pub fn on_dead(&self, channel: &str, choice: OnDead) -> Result<()> {
+        check_channel(channel)?;
+        self.write(|conn, deed| operate::on_dead(conn, channel, choice, deed))?;
+        let mut after = Some(0);
+        while let Some(last) = after {
+            after = self.step(|conn, _| operate::mend_lanes(conn, channel, last, STEP))?;
+        }
+        Ok(())
+    }
+
+    /// Retries all selected messages, in steps; returns how many. When it fails half way, those
+    /// done stay done, and calling it again goes on with the others.
+    ///
+    /// [`Error::Refused`] for a selection of messages that cannot be retried.
+    pub fn retry_all(&self, selection: &Selection) -> Result<u64> {
+        self.all(selection, Action::Retry)
+    }
+
+    /// Cancels all selected messages, in steps; returns how many. A message that becomes pending
+    /// because one before it was cancelled is not among them.
+    ///
+    /// [`Error::Refused`] for a selection of messages that cannot be cancelled.
+    pub fn cancel_all(&self, selection: &Selection) -> Result<u64> {
+        self.all(selection, Action::Cancel)
+    }
+
+    /// How many messages are selected at this moment. Changes nothing.
+    pub fn count(&self, selection: &Selection) -> Result<u64> {
+        let conn = self.outbox.shared().reader()?;
+        Ok(select::matching(&conn, selection)?.len() as u64)
+    }
+
+    /// Removes what was sent, expired or cancelled at least this long ago, with its attempts;
+    /// returns how many messages. Nothing unsent and no dead letter is ever removed.
+    ///
+    /// Removed messages free their dedupe keys. The file does not shrink by itself; the space is
+    /// used again.
+    pub fn purge(&self, older_than: Duration) -> Result<u64> {
+        let shared = self.outbox.shared();
+        let until = shared
+            .now()
+            .saturating_sub(crate::clock::millis(older_than));
+        let mut purge = retention::Purge::new(&*shared.reader()?, until)?;
+        while self.step(|conn, deed| purge.step(conn, deed))? {}
+        Ok(purge.removed())
+    }
+
+    fn all(&self, selection: &Selection, action: Action) -> Result<u64> {
+        let status = selection.status;
+        if !action.takes(status) || status == Status::Unknown {
+            return Err(Error::Refused(format!(
+                "the {status} messages were selected; {}",
+                action.rule()
+            )));
+        }
+        let ids = select::matching(&*self.outbox.shared().reader()?, selection)?;
+        let mut changed = 0;
+        for step in ids.chunks(STEP) {
+            changed += self.step(|conn, deed| {
+                operate::act_on_all(conn, step, selection.status, action, deed)
+            })?;
+        }
+        Ok(changed)
+    }
+
+    /// One of several transactions. Between them the lock is left free.
+    fn step<T>(&self, act: impl FnOnce(&Connection, Deed<'_>) -> Result<T>) -> Result<T> {
+        let clock = self.outbox.shared().clock();
+        let begun = clock.monotonic();
+        let done = self.write(act)?;
+        let held = clock.monotonic().saturating_sub(begun);
+        crate::clock::pause(held.saturating_mul(MANNERS));
+        Ok(done)
+    }
+
+    /// One transaction. Afterwards the pumps of this process look.
+    fn write<T>(&self, act: impl FnOnce(&Connection, Deed<'_>) -> Result<T>) -> Result<T> {
+        let shared = self.outbox.shared();
+        let conn = shared.reader()?;
+        let tx = operate::begin(&conn)?;
+        let deed = Deed {
+            who: &self.who,
+            reason: self.reason.as_deref(),
+            now: shared.now(),
+        };
+        let done = act(&tx, deed)?;
+        tx.commit()?;
+        shared.look();
+        Ok(done)
+    }
+}
+
+fn check_channel(name: &str) -> Result<()> {
+    match name.is_empty() || name.contains(':') {
+        true => Err(Error::Refused(format!(
+            "{name:?} cannot be a channel: its name is not empty and has no colon"
+        ))),
+        false => Ok(()),
+    }
+}

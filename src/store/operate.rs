@@ -1,0 +1,312 @@
+//! What people do to messages and channels: the change and its audit row, within the caller's
+//! transaction.
+
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, named_params};
+
+use crate::circuit::OnDead;
+use crate::entry::Status;
+use crate::error::{Error, Result};
+use crate::schema::{self, SCHEMA_VERSION};
+use crate::store::{channel, read, rows, upkeep};
+
+/// Back in its place, due now, with all its attempts. The answer was that of the failure, and a
+/// delivery keeps an answer that it finds.
+const RETRY: &str = "
+UPDATE outbox SET status = 'pending', attempts = 0, settled_at = NULL, answer = NULL,
+       next_attempt_at = max(coalesce(available_at, 0), :due),
+       expires_at = CASE WHEN status = 'expired' OR expires_at <= :now THEN NULL ELSE expires_at END
+ WHERE id = :id AND (status = 'dead' OR status = 'expired' OR status = 'cancelled')";
+
+const CANCEL: &str = "
+UPDATE outbox SET status = 'cancelled', settled_at = ?2
+ WHERE id = ?1 AND (status = 'pending' OR status = 'waiting' OR status = 'dead')";
+
+/// What was never claimed was never seen, so it may change; a dead letter starts anew. Its new
+/// message id tells the receiver that it is another one.
+const EDIT: &str = "
+UPDATE outbox SET payload = CASE WHEN :text IS NULL THEN :bytes ELSE :text END,
+       message_id = lower(hex(randomblob(16))),
+       attempts = 0, settled_at = NULL, answer = NULL, provider_id = NULL, last_error = NULL,
+       next_attempt_at = CASE WHEN status = 'dead' THEN max(coalesce(available_at, 0), :due)
+                              ELSE next_attempt_at END,
+       expires_at = CASE WHEN status = 'dead' AND expires_at <= :now THEN NULL ELSE expires_at END,
+       status = CASE WHEN status = 'dead' THEN 'pending' ELSE status END
+ WHERE id = :id AND (status = 'dead' OR claims = 0 AND status IN ('pending', 'waiting'))";
+
+const AUDIT: &str = "
+INSERT INTO outbox_audit (at, who, action, message, channel, reason)
+VALUES (:at, :who, :action, :message, :channel, :reason)";
+
+const AUDIT_EDIT: &str = "
+INSERT INTO outbox_audit (at, who, action, message, channel, reason, former_message_id, former_payload)
+SELECT :at, :who, 'edit', id, channel, :reason, message_id, payload FROM outbox WHERE id = :message";
+
+const PAUSE: &str = "
+INSERT INTO outbox_channel (channel, paused_at, paused_by, pause_reason) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (channel) DO UPDATE SET
+  paused_at = coalesce(paused_at, excluded.paused_at), paused_by = excluded.paused_by,
+  pause_reason = excluded.pause_reason";
+
+const UNPAUSE: &str = "
+UPDATE outbox_channel SET paused_at = NULL, paused_by = NULL, pause_reason = NULL
+ WHERE channel = ?1";
+
+const ON_DEAD: &str = "
+INSERT INTO outbox_channel (channel, on_dead) VALUES (?1, ?2)
+ON CONFLICT (channel) DO UPDATE SET on_dead = excluded.on_dead";
+
+/// Index `outbox_dead_rows`.
+pub(crate) const DEAD_LANES: &str = "
+SELECT id, ordering_key FROM outbox
+ WHERE channel = ?1 AND status = 'dead' AND id > ?2 ORDER BY id LIMIT ?3";
+
+/// The longest name or reason in the audit, in characters.
+const MAX_TEXT: usize = 1_000;
+
+/// Who does something, when, and why.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deed<'a> {
+    pub(crate) who: &'a str,
+    pub(crate) reason: Option<&'a str>,
+    pub(crate) now: i64,
+}
+
+/// What can be done to a message that was enqueued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    Retry,
+    Cancel,
+    Edit,
+}
+
+impl Action {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Cancel => "cancel",
+            Self::Edit => "edit",
+        }
+    }
+
+    /// Whether it can be done to messages that stand there.
+    pub(crate) fn takes(self, status: Status) -> bool {
+        match self {
+            Self::Retry => {
+                matches!(status, Status::Dead | Status::Expired | Status::Cancelled)
+            }
+            Self::Cancel | Self::Edit => {
+                matches!(status, Status::Pending | Status::Waiting | Status::Dead)
+            }
+        }
+    }
+
+    /// Which messages it takes, in words.
+    pub(crate) fn rule(self) -> &'static str {
+        match self {
+            Self::Retry => "only dead, expired and cancelled messages can be retried",
+            Self::Cancel => "only pending, waiting and dead messages can be cancelled",
+            Self::Edit => "only dead messages and those never attempted can be edited",
+        }
+    }
+}
+
+/// Begins a transaction that may write: with the lock, and not in a file of the future.
+pub(crate) fn begin(conn: &Connection) -> Result<Transaction<'_>> {
+    let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+    match schema::min_writer(&tx)? {
+        Some(least) if least > SCHEMA_VERSION => Err(Error::SchemaTooNew {
+            found: schema::version(&tx)?.unwrap_or(least),
+            supported: SCHEMA_VERSION,
+        }),
+        _ => Ok(tx),
+    }
+}
+
+/// Retries or cancels one message; says why when it cannot be done.
+pub(crate) fn act(conn: &Connection, id: i64, action: Action, deed: Deed<'_>) -> Result<()> {
+    let place = place(conn, id)?.ok_or_else(|| Error::NotFound(id.to_string()))?;
+    match change(conn, id, action, &place, deed)? {
+        true => Ok(()),
+        false => Err(refusal(id, action, &place)),
+    }
+}
+
+/// Retries or cancels those of `ids` that still stand where they were found; returns how many.
+pub(crate) fn act_on_all(
+    conn: &Connection,
+    ids: &[i64],
+    found: Status,
+    action: Action,
+    deed: Deed<'_>,
+) -> Result<u64> {
+    let mut changed = 0;
+    for id in ids {
+        let Some(place) = place(conn, *id)? else {
+            continue;
+        };
+        // A follower becomes pending by itself, and the other way round.
+        let lane = |it: Status| matches!(it, Status::Pending | Status::Waiting);
+        let same = place.status == found || lane(place.status) && lane(found);
+        if same && change(conn, *id, action, &place, deed)? {
+            changed += 1;
+        }
+    }
+    Ok(changed)
+}
+
+/// Gives a message other content, in its place.
+pub(crate) fn edit(conn: &Connection, id: i64, payload: &[u8], deed: Deed<'_>) -> Result<()> {
+    let place = place(conn, id)?.ok_or_else(|| Error::NotFound(id.to_string()))?;
+    if !Action::Edit.takes(place.status) || place.status != Status::Dead && place.claims != 0 {
+        return Err(refusal(id, Action::Edit, &place));
+    }
+    conn.prepare_cached(AUDIT_EDIT)?.execute(named_params! {
+        ":at": deed.now, ":who": cut(deed.who), ":message": id, ":reason": deed.reason.map(cut),
+    })?;
+    // Text stays readable for people with only `sqlite3`; the bytes sent are the same.
+    let text = std::str::from_utf8(payload)
+        .ok()
+        .filter(|_| place.payload_is_text);
+    let changed = conn.prepare_cached(EDIT)?.execute(named_params! {
+        ":id": id, ":now": deed.now, ":due": deed.now.max(1), ":text": text, ":bytes": payload,
+    })?;
+    match changed {
+        0 => Err(refusal(id, Action::Edit, &place)),
+        _ => Ok(()),
+    }
+}
+
+/// Where a message stands.
+struct Place {
+    status: Status,
+    claims: i64,
+    channel: Option<String>,
+    payload_is_text: bool,
+}
+
+fn place(conn: &Connection, id: i64) -> Result<Option<Place>> {
+    let sql = "SELECT status, claims, channel, typeof(payload) = 'text' AS is_text
+                 FROM outbox WHERE id = ?1";
+    let found = conn.prepare_cached(sql)?.query_row([id], |row| {
+        let status = read::text(row, "status")?.unwrap_or_default();
+        Ok(Place {
+            status: Status::parse(&status).unwrap_or(Status::Unknown),
+            claims: read::number(row, "claims")?.unwrap_or_default(),
+            channel: read::text(row, "channel")?,
+            payload_is_text: row.get("is_text")?,
+        })
+    });
+    Ok(found.optional()?)
+}
+
+fn change(
+    conn: &Connection,
+    id: i64,
+    action: Action,
+    place: &Place,
+    deed: Deed<'_>,
+) -> Result<bool> {
+    if !action.takes(place.status) {
+        return Ok(false);
+    }
+    let changed = match action {
+        Action::Retry => conn
+            .prepare_cached(RETRY)?
+            .execute(named_params! { ":id": id, ":now": deed.now, ":due": deed.now.max(1) })?,
+        Action::Cancel => conn.prepare_cached(CANCEL)?.execute((id, deed.now))?,
+        Action::Edit => 0,
+    };
+    if changed > 0 {
+        let channel = place.channel.as_deref();
+        note(conn, action.as_str(), Some(id), channel, deed.reason, deed)?;
+    }
+    Ok(changed > 0)
+}
+
+fn refusal(id: i64, action: Action, place: &Place) -> Error {
+    let state = match place.status {
+        Status::Pending | Status::Waiting if action == Action::Edit => {
+            "was attempted already, so the receiver may have seen it".to_owned()
+        }
+        Status::Pending | Status::Waiting => format!("is {}: it will be sent", place.status),
+        Status::Sending => "is being sent right now".to_owned(),
+        Status::Sent => "was sent already".to_owned(),
+        Status::Dead => "is dead".to_owned(),
+        Status::Expired => "has expired".to_owned(),
+        Status::Cancelled => "was cancelled".to_owned(),
+        Status::Unknown => "has a status that this program does not know".to_owned(),
+    };
+    Error::Refused(format!("message {id} {state}; {}", action.rule()))
+}
+
+/// Stops a channel until it is resumed.
+pub(crate) fn pause(conn: &Connection, name: &str, deed: Deed<'_>) -> Result<()> {
+    let by = (name, deed.now, cut(deed.who), deed.reason.map(cut));
+    conn.prepare_cached(PAUSE)?.execute(by)?;
+    note(conn, "pause", None, Some(name), deed.reason, deed)
+}
+
+/// Lets a channel go on, whatever stopped it.
+pub(crate) fn resume(conn: &Connection, name: &str, deed: Deed<'_>) -> Result<()> {
+    let known = channel::load(conn, name)?;
+    let mut state = known.clone();
+    state.resume();
+    if state != known {
+        channel::save(conn, name, &state)?;
+        conn.prepare_cached(UNPAUSE)?.execute([name])?;
+    }
+    note(conn, "resume", None, Some(name), deed.reason, deed)
+}
+
+/// Stores what dead letters of a channel do to those behind them. The lanes are mended after it.
+pub(crate) fn on_dead(conn: &Connection, name: &str, choice: OnDead, deed: Deed<'_>) -> Result<()> {
+    let (word, action) = match choice {
+        OnDead::Hold => ("hold", "on_dead_hold"),
+        OnDead::Skip => ("skip", "on_dead_skip"),
+    };
+    conn.prepare_cached(ON_DEAD)?.execute((name, word))?;
+    note(conn, action, None, Some(name), deed.reason, deed)
+}
+
+/// Puts the lanes of the next dead letters in order; returns the last of them, `None` at the end.
+/// Those lanes are all that a change of `on_dead` can touch.
+pub(crate) fn mend_lanes(
+    conn: &Connection,
+    name: &str,
+    after: i64,
+    limit: usize,
+) -> Result<Option<i64>> {
+    let dead = conn
+        .prepare_cached(DEAD_LANES)?
+        .query_map((name, after, rows(limit)), |row| {
+            Ok((row.get("id")?, read::text(row, "ordering_key")?))
+        })?
+        .collect::<rusqlite::Result<Vec<(i64, Option<String>)>>>()?;
+    let mut keys: Vec<&str> = dead.iter().filter_map(|it| it.1.as_deref()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    for key in keys {
+        upkeep::normalise(conn, name, key)?;
+    }
+    Ok(dead.last().map(|it| it.0))
+}
+
+/// Adds to the record of what people did.
+pub(crate) fn note(
+    conn: &Connection,
+    action: &str,
+    message: Option<i64>,
+    channel: Option<&str>,
+    reason: Option<&str>,
+    deed: Deed<'_>,
+) -> Result<()> {
+    conn.prepare_cached(AUDIT)?.execute(named_params! {
+        ":at": deed.now, ":who": cut(deed.who), ":action": action, ":message": message,
+        ":channel": channel, ":reason": reason.map(cut),
+    })?;
+    Ok(())
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(MAX_TEXT).collect()
+}
