@@ -111,6 +111,7 @@ mod stats;
 mod store;
 pub mod testing;
 mod verdict;
+mod why;
 
 pub use circuit::OnDead;
 pub use clock::{Clock, SystemClock};
@@ -136,5 +137,6 @@ pub use selection::Selection;
 pub use settings::{Settings, SettleSync};
 pub use stats::{ChannelState, ChannelStats, Counts, Stats};
 pub use store::pool::PooledConnection;
+pub use why::{Fault, Reason, Why, WhyGroup};
 
 pub use rusqlite;

@@ -23,6 +23,7 @@ use crate::store::connect::Opener;
 use crate::store::enqueue::{self, Limits};
 use crate::store::pool::{Pool, PooledConnection, Reader};
 use crate::store::{read, select, stats};
+use crate::why::{self, Why, WhyGroup};
 
 /// The outbox in one SQLite file. Cheap to clone; clones share everything.
 #[derive(Debug, Clone)]
@@ -362,5 +363,36 @@ impl Outbox {
     /// the largest group first. [`Selection`](crate::Selection) picks such a group.
     pub fn dead_reasons(&self) -> Result<Vec<DeadReason>> {
         select::dead_reasons(&*self.shared.reader()?)
+    }
+
+    /// Why the message has not arrived: what it waits for, whose fault that is, what to do next.
+    /// Its `Display` says so in plain sentences. [`Error::NotFound`] when there is none.
+    ///
+    /// It is read from the file alone, so it is the same in every process; what this process's
+    /// pump has to say about itself is in [`Pump::health`](crate::Pump::health).
+    pub fn why(&self, id: i64) -> Result<Why> {
+        why::why(&*self.shared.reader()?, id, None, self.shared.now())
+    }
+
+    /// As [`why`](Self::why), by someone who knows the routes: a channel that the dispatcher does
+    /// not serve is [`Reason::Unrouted`](crate::Reason::Unrouted).
+    pub fn why_routed(&self, id: i64, dispatcher: &dyn Dispatcher) -> Result<Why> {
+        let now = self.shared.now();
+        why::why(&*self.shared.reader()?, id, Some(dispatcher), now)
+    }
+
+    /// What the whole file is waiting for: for each channel, the reasons with the number of
+    /// messages and one of them explained. Nothing is waiting and nothing is dead when it is empty.
+    ///
+    /// Messages that are due, that wait for a later moment, that stand behind others, that are
+    /// claimed and that are dead are each explained by one of them; [`why`](Self::why) is exact.
+    pub fn why_all(&self) -> Result<Vec<WhyGroup>> {
+        why::why_all(&*self.shared.reader()?, None, self.shared.now())
+    }
+
+    /// As [`why_all`](Self::why_all), by someone who knows the routes.
+    pub fn why_all_routed(&self, dispatcher: &dyn Dispatcher) -> Result<Vec<WhyGroup>> {
+        let now = self.shared.now();
+        why::why_all(&*self.shared.reader()?, Some(dispatcher), now)
     }
 }

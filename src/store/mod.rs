@@ -14,6 +14,7 @@ pub(crate) mod select;
 pub(crate) mod settle;
 pub(crate) mod stats;
 pub(crate) mod upkeep;
+pub(crate) mod why;
 
 /// A number of rows as SQLite takes it.
 pub(crate) fn rows(limit: usize) -> i64 {

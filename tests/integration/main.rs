@@ -34,3 +34,4 @@ mod sql_contract;
 mod store;
 mod tidy;
 mod weeks;
+mod why;

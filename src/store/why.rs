@@ -1,0 +1,176 @@
+//! What the file says about a message that has not arrived. Reads only.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::circuit::Channel;
+use crate::entry::Status;
+use crate::error::Result;
+use crate::store::channel;
+use crate::store::read::{Name, channels, number, text};
+use crate::store::retention::settled;
+
+const FACTS: &str = "
+SELECT o.id, o.channel, o.status, o.next_attempt_at, o.claims, o.attempts, o.ordering_key,
+       o.available_at, o.expires_at, o.created_at, o.last_attempt_at, o.settled_at, o.last_error,
+       (SELECT a.outcome FROM outbox_attempt AS a WHERE a.message = o.id
+         ORDER BY a.id DESC LIMIT 1) AS code
+  FROM outbox AS o WHERE o.id = ?1";
+
+/// Who of its lane holds a message: the first that stands before it, else one that is under way.
+/// Index `outbox_lane`.
+pub(crate) const BLOCKER: &str = "
+SELECT coalesce(
+  (SELECT min(id) FROM (
+     SELECT min(id) AS id FROM outbox
+      WHERE channel = ?1 AND ordering_key = ?2 AND status = 'pending' AND id < ?3
+     UNION ALL
+     SELECT min(id) FROM outbox
+      WHERE channel = ?1 AND ordering_key = ?2 AND status = 'sending' AND id < ?3
+     UNION ALL
+     SELECT min(id) FROM outbox
+      WHERE channel = ?1 AND ordering_key = ?2 AND status = 'waiting' AND id < ?3
+     UNION ALL
+     SELECT min(id) FROM outbox
+      WHERE channel = ?1 AND ordering_key = ?2 AND status = 'dead' AND id < ?3
+        AND NOT EXISTS (SELECT 1 FROM outbox_channel WHERE channel = ?1 AND on_dead = 'skip'))),
+  (SELECT min(id) FROM outbox
+    WHERE channel = ?1 AND ordering_key = ?2 AND status = 'sending' AND id > ?3)) AS blocker";
+
+/// Whether the channel has another message that could be tried. Index `outbox_due`.
+pub(crate) const OTHER: &str = "
+SELECT EXISTS (SELECT 1 FROM outbox WHERE channel = ?1 AND status = 'pending' AND id <> ?2)
+    OR EXISTS (SELECT 1 FROM outbox WHERE channel = ?1 AND status = 'sending' AND id <> ?2)";
+
+const LAST_SETTLED: &str = settled!("max(settled_at)", "settled_at <= ?3");
+
+/// Index `outbox_due`.
+pub(crate) const CLAIMED: &str = "
+SELECT EXISTS (SELECT 1 FROM outbox
+                WHERE channel = ?1 AND status = 'sending' AND next_attempt_at > ?2)";
+
+/// The first message of each kind in a channel, and how many there are of it.
+pub(crate) const KINDS: [&str; 5] = [
+    "SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_due
+      WHERE channel = ?1 AND status = 'sending' AND ?2 IS NOT NULL",
+    "SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_due
+      WHERE channel = ?1 AND status = 'pending' AND next_attempt_at <= ?2",
+    "SELECT count(*) AS n, id AS first, min(next_attempt_at) FROM outbox INDEXED BY outbox_due
+      WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > ?2",
+    "SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_lane
+      WHERE channel = ?1 AND ordering_key IS NOT NULL AND status = 'waiting' AND ?2 IS NOT NULL",
+    "SELECT count(*) AS n, max(id) AS first FROM outbox INDEXED BY outbox_dead_rows
+      WHERE channel = ?1 AND status = 'dead' AND ?2 IS NOT NULL",
+];
+
+/// One message, as far as the reason is to be found in its own row.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) id: i64,
+    pub(crate) channel: String,
+    pub(crate) status: Status,
+    pub(crate) next_attempt_at: i64,
+    pub(crate) attempts: i64,
+    pub(crate) ordering_key: Option<String>,
+    pub(crate) available_at: Option<i64>,
+    pub(crate) expires_at: Option<i64>,
+    pub(crate) created_at: i64,
+    pub(crate) last_attempt_at: Option<i64>,
+    pub(crate) settled_at: Option<i64>,
+    pub(crate) last_error: Option<String>,
+    /// What its last failed attempt came to.
+    pub(crate) code: Option<String>,
+}
+
+pub(crate) fn facts(conn: &Connection, id: i64) -> Result<Option<Facts>> {
+    let facts = conn.prepare_cached(FACTS)?.query_row([id], |row| {
+        let count = |column| Ok::<_, rusqlite::Error>(number(row, column)?.unwrap_or_default());
+        let status = text(row, "status")?.unwrap_or_default();
+        Ok(Facts {
+            id: count("id")?,
+            channel: text(row, "channel")?.unwrap_or_default(),
+            status: Status::parse(&status).unwrap_or(Status::Unknown),
+            next_attempt_at: count("next_attempt_at")?,
+            attempts: count("attempts")?,
+            ordering_key: text(row, "ordering_key")?,
+            available_at: number(row, "available_at")?,
+            expires_at: number(row, "expires_at")?,
+            created_at: count("created_at")?,
+            last_attempt_at: number(row, "last_attempt_at")?,
+            settled_at: number(row, "settled_at")?,
+            last_error: text(row, "last_error")?,
+            code: text(row, "code")?,
+        })
+    });
+    Ok(facts.optional()?)
+}
+
+/// The state that all processes share.
+pub(crate) fn state(conn: &Connection, name: &str) -> Result<Channel> {
+    Ok(channel::load(conn, name)?)
+}
+
+/// Who of its lane holds the message.
+pub(crate) fn blocker(conn: &Connection, facts: &Facts) -> Result<Option<i64>> {
+    let Some(key) = &facts.ordering_key else {
+        return Ok(None);
+    };
+    Ok(conn
+        .prepare_cached(BLOCKER)?
+        .query_row(params![facts.channel, key, facts.id], |row| {
+            row.get("blocker")
+        })?)
+}
+
+/// Whether the channel has another message that could be tried.
+pub(crate) fn has_other(conn: &Connection, facts: &Facts) -> Result<bool> {
+    Ok(conn
+        .prepare_cached(OTHER)?
+        .query_row(params![facts.channel, facts.id], |row| row.get(0))?)
+}
+
+/// When a drain last left a trace in the file: a claim that lives, an attempt that failed, a
+/// message sent or expired.
+pub(crate) fn last_drain(conn: &Connection, now: i64) -> Result<Option<i64>> {
+    let sql = "SELECT at FROM outbox_attempt ORDER BY id DESC LIMIT 1";
+    let mut last: Option<i64> = conn
+        .prepare_cached(sql)?
+        .query_row([], |row| number(row, "at"))
+        .optional()?
+        .flatten();
+    for name in channels(conn)? {
+        if conn
+            .prepare_cached(CLAIMED)?
+            .query_row(params![name, now], |row| row.get(0))?
+        {
+            return Ok(Some(now));
+        }
+        for status in ["sent", "expired"] {
+            let settled: Option<i64> = conn
+                .prepare_cached(LAST_SETTLED)?
+                .query_row(params![name, status, now], |row| row.get(0))?;
+            last = last.into_iter().chain(settled).max();
+        }
+    }
+    Ok(last.map(|at| at.min(now)))
+}
+
+/// What each channel has that has not arrived: how many of a kind, and one of them.
+pub(crate) fn kinds(conn: &Connection, now: i64) -> Result<Vec<(u64, i64)>> {
+    let mut kinds = Vec::new();
+    for name in channels(conn)? {
+        for sql in KINDS {
+            let kind = kind(conn, sql, &name, now)?;
+            kinds.extend(kind.filter(|(count, _)| *count > 0));
+        }
+    }
+    Ok(kinds)
+}
+
+fn kind(conn: &Connection, sql: &str, name: &Name, now: i64) -> Result<Option<(u64, i64)>> {
+    Ok(conn
+        .prepare_cached(sql)?
+        .query_row(params![name, now], |row| {
+            let count = number(row, "n")?.unwrap_or_default().unsigned_abs();
+            Ok(number(row, "first")?.map(|first| (count, first)))
+        })?)
+}

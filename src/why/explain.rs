@@ -1,0 +1,238 @@
+//! From what the file says to the one reason.
+
+use rusqlite::Connection;
+
+use crate::circuit::{Admission, Channel};
+use crate::dispatch::Dispatcher;
+use crate::entry::Status;
+use crate::error::{Error, Result};
+use crate::settings::MAX_LEASE;
+use crate::stats::ChannelState;
+use crate::store::why::{self as evidence, Facts};
+use crate::why::{Fault, Reason, Why, WhyGroup};
+
+/// A drain that has left no trace for this long does not seem to run.
+const SILENCE: i64 = 60 * 1000;
+/// A probe that is overdue by this much neither.
+const OVERDUE: i64 = 5 * 60 * 1000;
+/// A clock this far behind a message's enqueue is worth a word.
+const BEHIND: i64 = 5 * 60 * 1000;
+
+/// Explains one message.
+pub(crate) fn why(
+    conn: &Connection,
+    id: i64,
+    dispatcher: Option<&dyn Dispatcher>,
+    now: i64,
+) -> Result<Why> {
+    let facts = evidence::facts(conn, id)?.ok_or_else(|| Error::NotFound(id.to_string()))?;
+    let asked = Asked {
+        conn,
+        dispatcher,
+        now,
+    };
+    asked.explain(facts, true)
+}
+
+/// Explains one message of each kind in each channel.
+pub(crate) fn why_all(
+    conn: &Connection,
+    dispatcher: Option<&dyn Dispatcher>,
+    now: i64,
+) -> Result<Vec<WhyGroup>> {
+    let mut groups: Vec<WhyGroup> = Vec::new();
+    for (messages, id) in evidence::kinds(conn, now)? {
+        match why(conn, id, dispatcher, now) {
+            Ok(why) => {
+                // What holds a whole channel holds each kind of its messages.
+                let same = |it: &&mut WhyGroup| {
+                    it.why.channel == why.channel && it.why.reason == why.reason
+                };
+                match groups.iter_mut().find(same) {
+                    Some(group) => group.messages += messages,
+                    None => groups.push(WhyGroup { messages, why }),
+                }
+            }
+            // Purged or deleted since.
+            Err(Error::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(groups)
+}
+
+struct Asked<'a> {
+    conn: &'a Connection,
+    dispatcher: Option<&'a dyn Dispatcher>,
+    now: i64,
+}
+
+impl Asked<'_> {
+    fn explain(&self, facts: Facts, with_head: bool) -> Result<Why> {
+        let now = self.now;
+        let late = facts.created_at.saturating_sub(now);
+        let mut why = Why {
+            id: facts.id,
+            channel: facts.channel.clone(),
+            status: facts.status,
+            reason: Reason::Due,
+            fault: Fault::Nobody,
+            since: None,
+            until: None,
+            detail: None,
+            behind: None,
+            now,
+            clock_behind: (late > BEHIND).then_some(late),
+        };
+        let settled = match facts.status {
+            Status::Sent => Some((Reason::Sent, Fault::Nobody)),
+            Status::Dead => Some((Reason::Dead, Fault::Message)),
+            Status::Expired => Some((Reason::Expired, Fault::Nobody)),
+            Status::Cancelled => Some((Reason::Cancelled, Fault::Operator)),
+            _ => None,
+        };
+        if let Some((reason, fault)) = settled {
+            why.reason = reason;
+            why.fault = fault;
+            why.since = facts.settled_at;
+            why.detail = facts.last_error;
+            return Ok(why);
+        }
+        if facts.status == Status::Sending {
+            let until = facts.next_attempt_at;
+            let horizon = now.saturating_add(crate::clock::millis(MAX_LEASE));
+            let stale = until <= now || until > horizon;
+            why.reason = Reason::Claimed { until, stale };
+            why.until = Some(until);
+            return Ok(why);
+        }
+        self.unsent(&mut why, &facts, with_head)?;
+        Ok(why)
+    }
+
+    /// From what stops everything to what concerns this message alone.
+    fn unsent(&self, why: &mut Why, facts: &Facts, with_head: bool) -> Result<()> {
+        let now = self.now;
+        let state = evidence::state(self.conn, &facts.channel)?;
+        if let Some(pause) = &state.pause {
+            why.reason = Reason::Paused;
+            why.fault = Fault::Operator;
+            why.since = Some(pause.at);
+            let by = pause.by.as_deref().unwrap_or("somebody");
+            let reason = pause.reason.as_deref().map(|it| format!(": {it}"));
+            why.detail = Some(format!("{by}{}", reason.unwrap_or_default()));
+            return Ok(());
+        }
+        if self.dispatcher.is_some_and(|it| !it.serves(&facts.channel)) {
+            why.reason = Reason::Unrouted;
+            why.fault = Fault::Route;
+            why.since = Some(facts.created_at);
+            return Ok(());
+        }
+        if facts.expires_at.is_some_and(|at| at <= now) {
+            why.reason = Reason::Expired;
+            why.since = facts.expires_at;
+            return Ok(());
+        }
+        if let Some(head) = evidence::blocker(self.conn, facts)?
+            && let Some(head) = evidence::facts(self.conn, head)?
+        {
+            why.reason = Reason::Behind {
+                id: head.id,
+                status: head.status,
+            };
+            why.since = Some(facts.created_at);
+            if with_head {
+                let head = self.explain(head, false)?;
+                why.fault = head.fault;
+                why.until = head.until;
+                why.behind = Some(Box::new(head));
+            }
+            return Ok(());
+        }
+        if facts.available_at.is_some_and(|at| at > now) {
+            why.reason = Reason::Scheduled;
+            why.since = Some(facts.created_at);
+            why.until = facts.available_at;
+            return Ok(());
+        }
+        if state.state != ChannelState::Ok && self.troubled(why, facts, &state)? {
+            return Ok(());
+        }
+        if facts.next_attempt_at > now {
+            why.reason = Reason::BackOff;
+            why.fault = match facts.attempts {
+                0 => blame(facts.code.as_deref()),
+                _ => Fault::Message,
+            };
+            why.since = facts.last_attempt_at;
+            why.until = Some(facts.next_attempt_at);
+            why.detail.clone_from(&facts.last_error);
+            return Ok(());
+        }
+        let since = facts.created_at.max(facts.next_attempt_at);
+        self.due(why, since)
+    }
+
+    /// The channel's trouble. False: its next probe is so long overdue that there is no drain, or
+    /// it is none.
+    fn troubled(&self, why: &mut Why, facts: &Facts, state: &Channel) -> Result<bool> {
+        let until = match state.admission(self.now) {
+            Admission::Closed(until) => until,
+            Admission::Open | Admission::Probe(_) => None,
+        };
+        if until.is_none() {
+            let due = state.until.unwrap_or(self.now).min(self.now);
+            let overdue = self.now.saturating_sub(due) > OVERDUE;
+            if overdue && evidence::last_drain(self.conn, self.now)?.is_none_or(|it| it < due) {
+                self.due(why, due)?;
+                return Ok(true);
+            }
+        }
+        let code = state.reason_code.as_deref();
+        let (reason, fault) = match state.state {
+            ChannelState::Unauthorised => (Reason::Unauthorised, Fault::Route),
+            ChannelState::Holding => (Reason::Holding, Fault::Receiver),
+            ChannelState::Rejecting => (Reason::Rejecting, Fault::Receiver),
+            _ => (Reason::Offline, blame(code)),
+        };
+        why.reason = reason;
+        why.fault = fault;
+        why.since = state.since;
+        why.until = until;
+        why.detail.clone_from(&state.reason);
+        let ambiguous = matches!(reason, Reason::Offline | Reason::Rejecting)
+            && fault == Fault::Receiver
+            && facts.last_attempt_at.is_some();
+        if ambiguous && !evidence::has_other(self.conn, facts)? {
+            why.reason = Reason::NoOther;
+            why.detail = facts.last_error.clone().or(why.detail.take());
+        }
+        Ok(true)
+    }
+
+    fn due(&self, why: &mut Why, since: i64) -> Result<()> {
+        why.since = Some(since.min(self.now));
+        let silent = self.now.saturating_sub(since) > SILENCE
+            && evidence::last_drain(self.conn, self.now)?.is_none_or(|it| it < since);
+        if silent {
+            why.reason = Reason::NoDrain;
+            why.fault = Fault::Route;
+        }
+        Ok(())
+    }
+}
+
+/// Whose fault a failure of this kind is, if the message is not charged for it.
+fn blame(code: Option<&str>) -> Fault {
+    match code {
+        None => Fault::Nobody,
+        Some(
+            "refused" | "dns" | "tls" | "timeout" | "proxy" | "unreachable" | "reset" | "portal"
+            | "garbage",
+        ) => Fault::Network,
+        Some("unauthorised" | "redirected" | "panic") => Fault::Route,
+        Some("lost" | "interrupted") => Fault::Nobody,
+        Some(_) => Fault::Receiver,
+    }
+}

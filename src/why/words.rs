@@ -1,0 +1,149 @@
+//! The reason in plain sentences.
+
+use std::fmt;
+
+use crate::entry::Status;
+use crate::stats::Age;
+use crate::why::{Fault, Reason, Why};
+
+impl fmt::Display for Why {
+    /// For example: `Message 7 of sales waits: its receiver is offline for 20 min (connection
+    /// refused); the next probe is in 12 s. The fault lies with the network. Nothing is lost; it
+    /// goes out by itself when the receiver answers.`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ago = |at: Option<i64>| at.map(|at| Age(self.now.saturating_sub(at)));
+        let span = |at: Option<i64>| at.map(|at| Age(at.saturating_sub(self.now)));
+        write!(f, "Message {} of {} ", self.id, Plain(&self.channel))?;
+        match self.reason {
+            Reason::Sent => write!(f, "was sent")?,
+            Reason::Dead => write!(f, "is a dead letter")?,
+            Reason::Expired if self.status == Status::Expired => write!(f, "has expired unsent")?,
+            Reason::Expired => write!(f, "has passed its expiry and will not be sent")?,
+            Reason::Cancelled => write!(f, "was cancelled")?,
+            Reason::Scheduled => write!(f, "waits for its moment")?,
+            Reason::Behind { id, status } => {
+                write!(f, "waits behind message {id}, which is {status}")?
+            }
+            Reason::BackOff => write!(f, "failed and waits for its next attempt")?,
+            Reason::Offline => write!(f, "waits: the receiver cannot be reached or fails")?,
+            Reason::Unauthorised => write!(f, "waits: the credentials are not accepted")?,
+            Reason::Rejecting => write!(f, "waits: the receiver rejects everything")?,
+            Reason::Holding => write!(f, "waits: the receiver asked for a pause")?,
+            Reason::Paused => write!(f, "waits: its channel was paused")?,
+            Reason::Claimed { stale: false, .. } => write!(f, "is being sent")?,
+            Reason::Claimed { .. } => {
+                write!(
+                    f,
+                    "was being sent when, it seems, the sending process ended"
+                )?;
+            }
+            Reason::NoDrain => write!(f, "could be sent, but no drain has left a trace")?,
+            Reason::Unrouted => write!(f, "waits: its channel has no route")?,
+            Reason::NoOther => {
+                write!(
+                    f,
+                    "keeps failing, and its channel has no other message to try"
+                )?;
+            }
+            Reason::Due => write!(f, "is due")?,
+        }
+        match (self.reason, ago(self.since), self.detail.as_deref()) {
+            (Reason::Behind { .. } | Reason::Claimed { .. }, ..) => {}
+            (Reason::Sent | Reason::Expired | Reason::Cancelled, Some(age), _) => {
+                write!(f, ", {age} ago")?;
+            }
+            (Reason::Paused, Some(age), Some(by)) => write!(f, " {age} ago by {}", Plain(by))?,
+            (_, Some(age), Some(detail)) => write!(f, ", for {age} now ({})", Plain(detail))?,
+            (_, Some(age), None) => write!(f, ", for {age} now")?,
+            (_, None, Some(detail)) => write!(f, " ({})", Plain(detail))?,
+            (_, None, None) => {}
+        }
+        match (self.reason, span(self.until)) {
+            (Reason::Behind { .. } | Reason::Claimed { stale: true, .. }, _) | (_, None) => {}
+            (Reason::Claimed { .. }, Some(span)) => write!(f, "; its lease ends in {span}")?,
+            (Reason::Scheduled, Some(span)) => write!(f, ", in {span}")?,
+            (Reason::BackOff, Some(span)) => write!(f, "; the next attempt is in {span}")?,
+            (Reason::Holding, Some(span)) => write!(f, "; that ends in {span}")?,
+            (_, Some(span)) => write!(f, "; the next probe is in {span}")?,
+        }
+        f.write_str(". ")?;
+        if let Some(head) = &self.behind {
+            return head.fmt(f);
+        }
+        f.write_str(match self.fault {
+            Fault::Message => "The fault lies with the message itself. ",
+            Fault::Receiver if self.reason == Reason::NoOther => {
+                "The fault may be the receiver's or the message's own. "
+            }
+            Fault::Receiver => "The fault lies with the receiver. ",
+            Fault::Route if self.reason == Reason::NoDrain => {
+                "The fault lies with the program that should send. "
+            }
+            Fault::Route => "The fault lies with the route: its address, credentials or settings. ",
+            Fault::Network => "The fault lies with the network. ",
+            Fault::Operator => "A person decided so. ",
+            Fault::Nobody => "Nobody is at fault. ",
+        })?;
+        f.write_str(self.advice())?;
+        if let Some(behind) = self.clock_behind {
+            write!(
+                f,
+                " The clock is {} behind the moment of its enqueue: set it.",
+                Age(behind)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Why {
+    /// What to do next, in a sentence or two.
+    pub fn advice(&self) -> &'static str {
+        match self.reason {
+            Reason::Sent => "Ask the receiver if it cannot be found there.",
+            Reason::Dead => {
+                "Mend the cause and retry it, edit it, or cancel it; until then it holds what \
+                 stands behind it, unless its channel skips the dead."
+            }
+            Reason::Expired => "Retry it to send it after all.",
+            Reason::Cancelled => "Retry it if that was a mistake.",
+            Reason::Scheduled | Reason::BackOff => "Nothing needs to be done.",
+            Reason::Behind { .. } => "See to that message first.",
+            Reason::Offline => "Nothing is lost; it goes out by itself when the receiver answers.",
+            Reason::Unauthorised => {
+                "Renew the credentials; it goes out by itself at the next probe, or at once after \
+                 `resume`."
+            }
+            Reason::Rejecting => {
+                "No more messages die until one is delivered. Let the receiver be mended; then \
+                 `resume` the channel and retry the dead."
+            }
+            Reason::Holding => "It goes out by itself afterwards; `resume` ends the pause sooner.",
+            Reason::Paused => "Resume the channel.",
+            Reason::Claimed { stale: false, .. } => "Wait for the answer.",
+            Reason::Claimed { .. } => {
+                "The next drain takes it back and sends it again under the same message id."
+            }
+            Reason::NoDrain => "Start a pump or a drain, and see that it can write the file.",
+            Reason::Unrouted => "Give the channel a route, or cancel the message.",
+            Reason::NoOther => {
+                "It is never given up while nothing else could be tried: look at the error, then \
+                 mend the receiver, or cancel it."
+            }
+            Reason::Due => "It goes out with the next drain, or when its turn comes.",
+        }
+    }
+}
+
+/// Text from outside on one line, without what a terminal would act on.
+struct Plain<'a>(&'a str);
+
+impl fmt::Display for Plain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = |it: char| if it.is_control() { ' ' } else { it };
+        self.0
+            .chars()
+            .map(plain)
+            .try_for_each(|it| fmt::Write::write_char(f, it))
+    }
+}

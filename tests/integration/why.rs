@@ -1,0 +1,361 @@
+//! Why a message has not arrived: one answer for each cause, from the file alone.
+
+use std::time::Duration;
+
+use sqlite_outbox::{
+    Delivery, Error, Failure, Fault, Message, OnDead, Outcome, Policy, Reason, Router, Settings,
+    Status, Why,
+};
+
+use crate::desk::{DAY, Desk, HOUR, MINUTE, SECOND, START, down, rejects, status, up};
+
+fn why(desk: &Desk, id: i64) -> Why {
+    let why = desk.outbox.why(id).unwrap();
+    let text = why.to_string();
+    assert!(text.starts_with(&format!("Message {id} of ")), "{text}");
+    assert!(text.ends_with('.') && !text.contains('\n'), "{text}");
+    assert!(text.matches(". ").count() <= 5, "too long: {text}");
+    why
+}
+
+fn code(desk: &Desk, id: i64) -> &'static str {
+    why(desk, id).reason.code()
+}
+
+#[test]
+fn a_message_that_just_came_is_due() {
+    let desk = Desk::new();
+    let id = desk.put(Message::text("sales", "x"));
+    let it = why(&desk, id);
+    assert_eq!((it.reason, it.fault), (Reason::Due, Fault::Nobody));
+    assert!(matches!(desk.outbox.why(9), Err(Error::NotFound(which)) if which == "9"));
+}
+
+#[test]
+fn no_drain_is_named_when_none_has_left_a_trace_since() {
+    let desk = Desk::new();
+    let id = desk.put(Message::text("sales", "x"));
+    desk.pass(14 * MINUTE);
+    let it = why(&desk, id);
+    assert_eq!((it.reason, it.fault), (Reason::NoDrain, Fault::Route));
+    assert_eq!(it.since, Some(START));
+    let text = it.to_string();
+    assert!(
+        text.contains("no drain has left a trace, for 14 min now"),
+        "{text}"
+    );
+    // A drain that served another channel since is a trace; so is a claim that lives.
+    desk.put(Message::text("stock", "x"));
+    let mut router = Router::new();
+    router = router.route("stock", up);
+    desk.sync(&router);
+    assert_eq!(code(&desk, id), "due");
+}
+
+#[test]
+fn a_living_claim_shows_that_a_drain_runs() {
+    let desk = Desk::new();
+    let id = desk.put(Message::text("sales", "x"));
+    let claimed = desk.put(Message::text("stock", "x"));
+    desk.pass(10 * MINUTE);
+    let lease = desk.clock.now() + 30 * SECOND;
+    desk.sql(&format!(
+        "UPDATE outbox SET status = 'sending', claims = 1, next_attempt_at = {lease} WHERE id = {claimed}"
+    ));
+    assert_eq!(code(&desk, id), "due");
+    let it = why(&desk, claimed);
+    assert_eq!(
+        it.reason,
+        Reason::Claimed {
+            until: lease,
+            stale: false
+        }
+    );
+    assert_eq!(it.until, Some(lease));
+    desk.pass(MINUTE);
+    let it = why(&desk, claimed);
+    assert_eq!(
+        it.reason,
+        Reason::Claimed {
+            until: lease,
+            stale: true
+        }
+    );
+    assert!(it.to_string().contains("takes it back"), "{it}");
+    assert_eq!(code(&desk, id), "no_drain");
+}
+
+#[test]
+fn a_scheduled_message_waits_for_its_moment() {
+    let desk = Desk::new();
+    let id = desk.put(Message::text("sales", "x").available_at(START + DAY));
+    let it = why(&desk, id);
+    assert_eq!((it.reason, it.fault), (Reason::Scheduled, Fault::Nobody));
+    assert_eq!(it.until, Some(START + DAY));
+    desk.pass(DAY + 2 * MINUTE);
+    let it = why(&desk, id);
+    assert_eq!((it.reason, it.since), (Reason::NoDrain, Some(START + DAY)));
+}
+
+#[test]
+fn a_follower_names_its_head_and_what_that_waits_for() {
+    let desk = Desk::new();
+    let ids = desk.lane("customer", 3);
+    desk.sync(&rejects("1"));
+    let it = why(&desk, ids[2]);
+    let behind = Reason::Behind {
+        id: ids[0],
+        status: Status::Dead,
+    };
+    assert_eq!((it.reason, it.fault), (behind, Fault::Message));
+    let head = it.behind.as_ref().unwrap();
+    assert_eq!((head.id, head.reason), (ids[0], Reason::Dead));
+    let text = it.to_string();
+    assert!(
+        text.contains(&format!("behind message {}, which is dead", ids[0])),
+        "{text}"
+    );
+    assert!(text.contains("status 422"), "{text}");
+    assert!(text.contains("retry it, edit it, or cancel it"), "{text}");
+
+    desk.anna().on_dead("sales", OnDead::Skip).unwrap();
+    assert_eq!(code(&desk, ids[1]), "due");
+    let it = why(&desk, ids[2]);
+    assert!(matches!(it.reason, Reason::Behind { id, status: Status::Pending } if id == ids[1]));
+
+    // A run that is under way holds even a message that stands before it.
+    let lease = desk.clock.now() + 30 * SECOND;
+    desk.sql(&format!(
+        "UPDATE outbox SET status = 'sending', next_attempt_at = {lease} WHERE id = {}",
+        ids[1]
+    ));
+    desk.anna().retry(ids[0]).unwrap();
+    let it = why(&desk, ids[0]);
+    assert!(matches!(it.reason, Reason::Behind { id, status: Status::Sending } if id == ids[1]));
+}
+
+#[test]
+fn a_follower_of_an_offline_channel_names_the_network() {
+    let desk = Desk::new();
+    let ids = desk.lane("customer", 2);
+    desk.sync(&down);
+    let it = why(&desk, ids[1]);
+    assert_eq!((it.reason.code(), it.fault), ("behind", Fault::Network));
+    assert_eq!(it.behind.unwrap().reason, Reason::Offline);
+}
+
+#[test]
+fn each_trouble_of_a_channel_has_its_name_and_its_culprit() {
+    type Answer = fn() -> Outcome;
+    let cases: [(Answer, &str, Fault); 6] = [
+        (
+            || Outcome::Unreachable(Failure::new("dns", "erp.example cannot be found")),
+            "offline",
+            Fault::Network,
+        ),
+        (
+            || Outcome::Blocked(Failure::new("portal", "log in to Wi-Fi")),
+            "offline",
+            Fault::Network,
+        ),
+        (
+            || Outcome::Blocked(Failure::new("redirected", "moved")),
+            "offline",
+            Fault::Route,
+        ),
+        (|| Outcome::Retry(status(503)), "offline", Fault::Receiver),
+        (
+            || Outcome::unauthorised("token expired"),
+            "unauthorised",
+            Fault::Route,
+        ),
+        (
+            || Outcome::Retry(status(429).after(Duration::from_secs(600))),
+            "holding",
+            Fault::Receiver,
+        ),
+    ];
+    for (answer, word, fault) in cases {
+        let desk = Desk::new();
+        let ids = [
+            desk.put(Message::text("sales", "x")),
+            desk.put(Message::text("sales", "y")),
+        ];
+        desk.drain()
+            .until_idle(&move |_: &Delivery| Ok(answer()))
+            .unwrap();
+        for id in ids {
+            let it = why(&desk, id);
+            assert_eq!((it.reason.code(), it.fault), (word, fault));
+            assert_eq!(it.since, Some(START));
+            assert!(it.until.is_some_and(|until| until > START), "{it:?}");
+            assert!(it.detail.is_some());
+        }
+        // Nobody has probed for an hour: there is no drain.
+        desk.pass(2 * HOUR);
+        assert_eq!(code(&desk, ids[0]), "no_drain", "{word}");
+    }
+}
+
+#[test]
+fn a_receiver_that_rejects_everything_is_named() {
+    let desk = Desk::new();
+    for _ in 0..30 {
+        desk.put(Message::text("sales", "x"));
+    }
+    let mut drain = desk.drain();
+    desk.live(&mut drain, MINUTE, &|_: &Delivery| {
+        Ok(Outcome::Rejected(status(400)))
+    });
+    let groups = desk.outbox.why_all().unwrap();
+    let codes: Vec<_> = groups.iter().map(|it| it.why.reason.code()).collect();
+    assert_eq!(codes, ["rejecting", "dead"]);
+    assert_eq!((groups[0].messages, groups[1].messages), (20, 10));
+    assert_eq!(groups[0].why.fault, Fault::Receiver);
+    assert!(groups[0].why.to_string().contains("`resume`"));
+}
+
+#[test]
+fn a_pause_names_who_and_why_before_anything_else() {
+    let desk = Desk::new();
+    let ids = desk.lane("customer", 2);
+    desk.sync(&down);
+    desk.anna()
+        .reason("stocktaking\n\u{1b}[2J")
+        .pause("sales")
+        .unwrap();
+    for id in ids {
+        let it = why(&desk, id);
+        assert_eq!((it.reason, it.fault), (Reason::Paused, Fault::Operator));
+        let text = it.to_string();
+        assert!(text.contains("by anna@till-7: stocktaking"), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+    desk.put(Message::text("sales", "keyless"));
+    let groups = desk.outbox.why_all().unwrap();
+    assert_eq!(groups.len(), 1);
+    assert_eq!(groups[0].messages, 3);
+}
+
+#[test]
+fn a_channel_without_a_route_is_named_by_who_knows_the_routes() {
+    let desk = Desk::new();
+    let id = desk.put(Message::text("stock", "x"));
+    let router = Router::new().route("sales", up);
+    let it = desk.outbox.why_routed(id, &router).unwrap();
+    assert_eq!((it.reason, it.fault), (Reason::Unrouted, Fault::Route));
+    let groups = desk.outbox.why_all_routed(&router).unwrap();
+    assert_eq!(groups[0].why, it);
+    assert_eq!(code(&desk, id), "due", "nobody asked about routes");
+}
+
+#[test]
+fn a_charged_message_waits_for_its_next_attempt() {
+    let desk = Desk::new();
+    desk.put(Message::text("sales", "good"));
+    let mut drain = desk.drain();
+    drain.until_idle(&up).unwrap();
+    let poison = desk.put(Message::text("sales", "poison"));
+    drain
+        .until_idle(&|_: &Delivery| Ok(Outcome::Retry(status(500))))
+        .unwrap();
+    assert_eq!(desk.get(poison).attempts, 1);
+    let it = why(&desk, poison);
+    assert_eq!((it.reason, it.fault), (Reason::BackOff, Fault::Message));
+    assert_eq!(it.detail.as_deref(), Some("status 500"));
+    assert_eq!(it.until, Some(desk.get(poison).next_attempt_at));
+}
+
+#[test]
+fn the_only_message_of_a_channel_that_keeps_failing_is_told_apart() {
+    let desk = Desk::new();
+    let ids = desk.lane("customer", 3);
+    let failing = |_: &Delivery| Ok(Outcome::Retry(status(500)));
+    let mut drain = desk.drain();
+    desk.live(&mut drain, DAY, &failing);
+    let it = why(&desk, ids[0]);
+    assert_eq!(it.reason, Reason::NoOther);
+    let text = it.to_string();
+    assert!(text.contains("no other message to try"), "{text}");
+    assert!(text.contains("status 500"), "{text}");
+    desk.put(Message::text("sales", "another"));
+    assert_eq!(code(&desk, ids[0]), "offline");
+}
+
+#[test]
+fn what_is_over_says_how_it_ended() {
+    let desk = Desk::new();
+    let policy = Policy::default()
+        .max_attempts(1)
+        .min_dead_age(Duration::ZERO);
+    let mut drain = desk.drain_with(Settings::default().default_policy(policy));
+    let sent = desk.put(Message::text("sales", "x"));
+    drain.until_idle(&up).unwrap();
+    let dead = desk.put(Message::text("sales", "y"));
+    drain
+        .until_idle(&|_: &Delivery| Ok(Outcome::Rejected(status(422))))
+        .unwrap();
+    let expired = desk.put(Message::text("sales", "z").ttl(Duration::from_secs(60)));
+    let cancelled = desk.put(Message::text("sales", "z"));
+    desk.anna().cancel(cancelled).unwrap();
+    desk.pass(2 * MINUTE);
+    let it = why(&desk, expired);
+    assert_eq!(
+        (it.reason, it.status),
+        (Reason::Expired, Status::Pending),
+        "not marked yet"
+    );
+    drain.until_idle(&up).unwrap();
+    for (id, reason, fault) in [
+        (sent, Reason::Sent, Fault::Nobody),
+        (dead, Reason::Dead, Fault::Message),
+        (expired, Reason::Expired, Fault::Nobody),
+        (cancelled, Reason::Cancelled, Fault::Operator),
+    ] {
+        let it = why(&desk, id);
+        assert_eq!((it.reason, it.fault), (reason, fault));
+        assert!(it.since.is_some() && it.until.is_none());
+    }
+    let groups = desk.outbox.why_all().unwrap();
+    assert_eq!(
+        groups.len(),
+        1,
+        "only what waits or needs a person: {groups:?}"
+    );
+}
+
+#[test]
+fn an_empty_or_settled_file_waits_for_nothing() {
+    let desk = Desk::new();
+    assert!(desk.outbox.why_all().unwrap().is_empty());
+    desk.put(Message::text("sales", "x"));
+    desk.sync(&up);
+    assert!(desk.outbox.why_all().unwrap().is_empty());
+}
+
+#[test]
+fn a_clock_that_is_behind_is_mentioned() {
+    let desk = Desk::new();
+    let id = desk.put(Message::text("sales", "x"));
+    desk.clock.jump(-START);
+    let it = why(&desk, id);
+    assert_eq!(it.clock_behind, Some(START));
+    assert!(it.to_string().contains("The clock is"), "{it}");
+}
+
+#[test]
+fn hostile_rows_are_explained_too() {
+    let desk = Desk::new();
+    desk.sql(
+        "PRAGMA ignore_check_constraints = 1; DROP TRIGGER outbox_guard;
+         INSERT INTO outbox (channel, payload, created_at, next_attempt_at, status, attempts)
+         VALUES (CAST(x'fffe' AS TEXT), 'x', -9223372036854775808, 9223372036854775807, 'pending', 'many'),
+                ('sales', 'x', 9223372036854775807, 'soon', 'pending', 0),
+                ('sales', 'x', 'once', 0, 'teleported', 0),
+                ('sales', 'x', 0, -5, 'sending', 0)",
+    );
+    for id in 1..=4 {
+        let _ = desk.outbox.why(id).unwrap().to_string();
+    }
+    desk.outbox.why_all().unwrap();
+}
