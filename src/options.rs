@@ -69,6 +69,9 @@ impl Options {
     /// The most unsent messages; one more is refused with
     /// [`Error::OutboxFull`](crate::Error::OutboxFull). Several processes that enqueue at once may
     /// exceed it by an eighth of what was free. Default: no limit but the disk.
+    ///
+    /// There is no limit in bytes: how many bytes all payloads have cannot be known without
+    /// reading them. Together with [`max_payload`](Self::max_payload) this one bounds them.
     pub fn max_unsent(mut self, messages: u64) -> Self {
         self.max_unsent = Some(messages);
         self

@@ -62,11 +62,6 @@ impl Shared {
         self.clock.wall()
     }
 
-    /// A connection for work of ours, without waiting for those that the application holds.
-    pub(crate) fn reader(&self) -> Result<Reader> {
-        self.pool.reader()
-    }
-
     /// Something was committed: the pumps of this process look.
     pub(crate) fn look(&self) {
         self.wakers().retain(Waker::look);
@@ -217,11 +212,33 @@ impl Outbox {
     /// # When the dedupe key is taken
     ///
     /// A key is taken as long as a message of the channel with it is in the file, whatever its
-    /// status; only a purge frees it. The content counts as the same when payload, event type,
+    /// status; only a purge frees it. Keys of different channels have nothing to do with each
+    /// other. In the table, an answer without a word on the content is the same for both.
+    ///
+    /// | the key's message is | same content | other content | other content, [`Replace`] |
+    /// |---|---|---|---|
+    /// | pending or waiting, never claimed | [`Duplicate`] | [`Conflict`] | [`Replaced`]; in another lane [`Conflict`] |
+    /// | pending or waiting, attempted before | [`Duplicate`] | [`Conflict`] | [`Conflict`] |
+    /// | sending, sent, dead, expired, cancelled | [`Duplicate`] | [`Conflict`] | [`Conflict`] |
+    /// | sent, its payload emptied by retention | [`Duplicate`] | [`Duplicate`] if all but the payload is equal | the same |
+    /// | purged or deleted | [`New`] | [`New`] | [`New`] |
+    ///
+    /// With [`OnDuplicate::Fail`](crate::OnDuplicate::Fail), every answer but `New` is
+    /// [`Error::Duplicate`]. Keys are remembered as long as
+    /// [`Settings::keep_sent`](crate::Settings::keep_sent) says; those of unsent and dead messages
+    /// for ever.
+    ///
+    /// The content counts as the same when payload, event type,
     /// recipient, ordering key, principal, content type, headers and the moments of
     /// [`Message::available_at`] and [`Message::expires_at`] are equal. A span
     /// ([`Message::delay`], [`Message::ttl`]) counts as equal to any moment. A payload that
     /// retention has emptied counts as equal to any payload.
+    ///
+    /// [`New`]: Enqueued::New
+    /// [`Duplicate`]: Enqueued::Duplicate
+    /// [`Conflict`]: Enqueued::Conflict
+    /// [`Replaced`]: Enqueued::Replaced
+    /// [`Replace`]: crate::OnDuplicate::Replace
     ///
     /// # Errors
     ///

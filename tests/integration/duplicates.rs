@@ -41,6 +41,61 @@ fn a_key_is_taken_in_every_status_and_only_in_its_channel() {
     }
 }
 
+/// The table in the documentation of `enqueue`, line by line.
+#[test]
+fn the_published_table_of_answers_holds() {
+    let other = |key: &str| Message::text("sales", "99.00").dedupe_key(key);
+    let replace = |key: &str| other(key).on_duplicate(OnDuplicate::Replace);
+    let fail = |key: &str| sale(key).on_duplicate(OnDuplicate::Fail);
+    let lines = [
+        ("status = 'pending'", "conflict", "replaced"),
+        ("claims = 1", "conflict", "conflict"),
+        ("claims = 1, status = 'sending'", "conflict", "conflict"),
+        ("status = 'sent'", "conflict", "conflict"),
+        ("status = 'dead'", "conflict", "conflict"),
+        ("status = 'expired'", "conflict", "conflict"),
+        ("status = 'cancelled'", "conflict", "conflict"),
+        ("status = 'sent', payload = ''", "duplicate", "duplicate"),
+    ];
+    let till = Till::new();
+    let outbox = till.open();
+    let word = |message: &Message| match put(&outbox, message) {
+        Ok(Enqueued::New { .. }) => "new",
+        Ok(Enqueued::Duplicate { .. }) => "duplicate",
+        Ok(Enqueued::Conflict { .. }) => "conflict",
+        Ok(Enqueued::Replaced { .. }) => "replaced",
+        Err(Error::Duplicate { .. }) => "refused",
+        Err(error) => panic!("{error:?}"),
+    };
+    for (change, other_content, latest) in lines {
+        let id = put(&outbox, &sale(change)).unwrap().id();
+        let set = format!("UPDATE outbox SET {change} WHERE id = {id}");
+        till.sql().execute_batch(&set).unwrap();
+        assert_eq!(word(&sale(change)), "duplicate", "{change}");
+        assert_eq!(word(&fail(change)), "refused", "{change}");
+        assert_eq!(word(&other(change)), other_content, "{change}");
+        assert_eq!(word(&replace(change)), latest, "{change}");
+        till.sql()
+            .execute("DELETE FROM outbox WHERE id = ?1", [id])
+            .unwrap();
+        assert_eq!(word(&fail(change)), "new", "{change}");
+    }
+    // A message behind another one of its lane.
+    let follower = |text: &str| {
+        Message::text("sales", text)
+            .dedupe_key("behind")
+            .ordering_key("lane")
+    };
+    put(&outbox, &sale("before").ordering_key("lane")).unwrap();
+    let id = put(&outbox, &follower("1")).unwrap().id();
+    assert_eq!(outbox.get(id).unwrap().unwrap().status, Status::Waiting);
+    assert_eq!(word(&follower("1")), "duplicate");
+    assert_eq!(word(&follower("2")), "conflict");
+    let latest = follower("2").on_duplicate(OnDuplicate::Replace);
+    assert_eq!(word(&latest.clone().ordering_key("other lane")), "conflict");
+    assert_eq!(word(&latest), "replaced");
+}
+
 #[test]
 fn a_duplicate_with_other_content_is_a_conflict_and_changes_nothing() {
     let till = Till::new();

@@ -7,7 +7,15 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[(u8, &[&str])] = &[
     (
         4,
-        &["outbox", "options", "draining", "maintenance", "testing"],
+        &[
+            "outbox",
+            "options",
+            "draining",
+            "operator",
+            "why",
+            "maintenance",
+            "testing",
+        ],
     ),
     (3, &["pump"]),
     (2, &["drain"]),
@@ -24,6 +32,7 @@ const LAYERS: &[(u8, &[&str])] = &[
             "message",
             "observer",
             "retry",
+            "selection",
             "settings",
             "stats",
             "verdict",
