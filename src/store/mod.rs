@@ -6,6 +6,8 @@ pub(crate) mod connect;
 pub(crate) mod enqueue;
 pub(crate) mod file;
 pub(crate) mod operate;
+#[cfg(test)]
+mod plans;
 pub(crate) mod pool;
 pub(crate) mod read;
 pub(crate) mod retention;

@@ -159,12 +159,12 @@ impl Round {
                 round.jobs.push_back(Job::Payloads(cutoff));
             }
         }
-        if let Some(cutoff) = cutoffs.rows {
-            if let Some(until) = round.day(conn, shelves.iter(), marks.removed, cutoff)? {
-                let jobs = shelves.iter().map(|it| Job::Remove(it.clone(), until));
-                round.jobs.extend(jobs);
-                round.marks.removed = until;
-            }
+        if let Some(cutoff) = cutoffs.rows
+            && let Some(until) = round.day(conn, shelves.iter(), marks.removed, cutoff)?
+        {
+            let jobs = shelves.iter().map(|it| Job::Remove(it.clone(), until));
+            round.jobs.extend(jobs);
+            round.marks.removed = until;
         }
         round.plan_audit(conn, cutoffs.rows)?;
         Ok((!round.jobs.is_empty()).then_some(round))

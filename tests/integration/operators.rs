@@ -259,7 +259,8 @@ fn a_late_success_of_the_former_bytes_does_not_settle_the_edited_message() {
 /// A dead head holds its lane; what a person does with it decides about those behind.
 #[test]
 fn a_dead_head_holds_its_lane_until_a_person_decides() {
-    let decisions: [(&str, fn(&Desk, i64)); 4] = [
+    type Decision = fn(&Desk, i64);
+    let decisions: [(&str, Decision); 4] = [
         ("retry", |desk, id| desk.anna().retry(id).unwrap()),
         ("cancel", |desk, id| desk.anna().cancel(id).unwrap()),
         ("edit", |desk, id| desk.anna().edit(id, "mended").unwrap()),

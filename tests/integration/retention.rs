@@ -6,7 +6,7 @@ use sqlite_outbox::testing::Inline;
 use sqlite_outbox::{Delivery, Enqueued, Message, Outcome, Receipt, Selection, Settings, Status};
 
 use crate::desk::{DAY, Desk, HOUR, MINUTE, SECOND, START, status, up};
-use crate::fixture::{column, one, put};
+use crate::fixture::{Till, column, one, put};
 
 fn days(days: u64) -> Duration {
     Duration::from_secs(days * 24 * 3600)
@@ -498,4 +498,37 @@ fn a_retry_of_many_cancelled_messages_meets_their_payloads_as_they_were() {
             .enumerate()
             .all(|(at, it)| at.to_string() == *it)
     );
+}
+
+/// A till sells while years of history are removed.
+#[test]
+fn a_purge_lets_the_application_commit() {
+    let till = Till::new();
+    let outbox = till.open();
+    till.sql()
+        .execute_batch(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
+             INSERT INTO outbox (channel, payload, status, settled_at)
+             SELECT 'sales', zeroblob(300), 'sent', 1600000000000 + i FROM n;",
+        )
+        .unwrap();
+    let mut waits = Vec::new();
+    std::thread::scope(|scope| {
+        let purge = scope.spawn(|| outbox.operator("anna").purge(days(1)));
+        while !purge.is_finished() {
+            let begun = std::time::Instant::now();
+            put(&outbox, &Message::text("sales", "sold meanwhile")).unwrap();
+            waits.push(begun.elapsed());
+            crate::fixture::nap(5);
+        }
+        assert_eq!(purge.join().unwrap().unwrap(), 20_000);
+    });
+    waits.sort();
+    let late = waits[waits.len() * 95 / 100];
+    assert!(
+        late < Duration::from_millis(200),
+        "{late:?} of {}",
+        waits.len()
+    );
+    assert_eq!(outbox.unsent().unwrap(), waits.len() as u64);
 }
