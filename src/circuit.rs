@@ -191,3 +191,6 @@ impl Channel {
         dice.between(full / 2, full)
     }
 }
+
+#[cfg(test)]
+mod tests;

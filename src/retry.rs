@@ -126,3 +126,6 @@ pub(crate) const HOLD_MAX: i64 = 24 * 3600 * 1000;
 pub(crate) fn hold_for(wish: Duration) -> i64 {
     millis(wish).clamp(0, HOLD_MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -176,3 +176,6 @@ fn uncharged(failure: Failure, facts: Facts, now: i64, dice: &mut Dice) -> Verdi
         failure,
     }
 }
+
+#[cfg(test)]
+mod tests;
