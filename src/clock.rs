@@ -25,11 +25,14 @@ pub(crate) struct Instant {
 }
 
 impl Instant {
+    /// A clock before 1970 counts from zero: every due time in a file is later than what it shows.
     pub(crate) fn read(clock: &dyn Clock) -> Self {
-        Self {
-            wall: clock.wall(),
-            monotonic: clock.monotonic(),
-        }
+        let monotonic = clock.monotonic();
+        let wall = match clock.wall() {
+            ..0 => millis(monotonic),
+            wall => wall,
+        };
+        Self { wall, monotonic }
     }
 }
 

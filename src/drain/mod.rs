@@ -109,9 +109,11 @@ impl Drainer {
             conn.pragma_update(None, "synchronous", "NORMAL")?;
         }
         let at = Instant::read(clock.as_ref());
+        let channels = channel::load_all(&conn)?;
+        let changed = channels.values().filter_map(|it| it.since).max();
         Ok(Self {
-            watch: ClockWatch::new(at, upkeep::newest_enqueue(&conn)?),
-            memory: Memory::new(channel::load_all(&conn)?),
+            watch: ClockWatch::new(at, changed.max(upkeep::newest_enqueue(&conn)?)),
+            memory: Memory::new(channels),
             data_version: data_version(&conn)?,
             conn,
             clock,

@@ -22,7 +22,8 @@ const STEP_BACK: i64 = 60 * 1000;
 pub(crate) enum Repair {
     /// Due times may have been stamped by a clock that ran far ahead of this one.
     Horizon,
-    /// The clock went back by this many milliseconds while we watched.
+    /// The clock went back by this many milliseconds, while we watched or since the file's newest
+    /// moment.
     SteppedBack(i64),
 }
 
@@ -41,10 +42,14 @@ impl ClockWatch {
         let odd = newest.is_some_and(|newest| {
             at.wall < newest.saturating_sub(BEHIND) || at.wall > newest.saturating_add(LONG_AGO)
         });
+        let ahead = newest.map_or(0, |newest| newest.saturating_sub(at.wall));
         Self {
             last: at,
             doubted_since: odd.then_some(at.monotonic),
-            repairs: vec![Repair::Horizon],
+            repairs: match ahead > STEP_BACK {
+                true => vec![Repair::SteppedBack(ahead)],
+                false => vec![Repair::Horizon],
+            },
         }
     }
 
@@ -77,13 +82,10 @@ impl ClockWatch {
         self.last.wall >= FIRST_HONEST
     }
 
-    /// What is to be mended now, once per occasion. Nothing while the clock is plainly wrong: to
-    /// a till that booted in 1970 every stored time looks too far away.
+    /// What is to be mended now, once per occasion. Also while the clock is plainly wrong: to a
+    /// till that booted in 1970 every back-off would last for ever, and ignoring one costs an
+    /// attempt.
     pub(crate) fn repairs(&mut self) -> impl Iterator<Item = Repair> + use<> {
-        let ready = match self.honest() {
-            true => std::mem::take(&mut self.repairs),
-            false => Vec::new(),
-        };
-        ready.into_iter()
+        std::mem::take(&mut self.repairs).into_iter()
     }
 }

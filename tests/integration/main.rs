@@ -12,6 +12,7 @@
 mod admission;
 #[cfg(feature = "cli")]
 mod cli;
+mod clock;
 mod connections;
 mod desk;
 mod drain;

@@ -1,0 +1,471 @@
+//! Clocks that lie: a till boots in 1970, sleeps in the middle of a request, is set by hand.
+//!
+//! The production drain on a manual clock. What must hold in every case: nothing dies, nothing
+//! expires before its time, and within a minute of real time messages flow.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use sqlite_outbox::testing::{Inline, ManualClock};
+use sqlite_outbox::{
+    ChannelState, Counts, Delivery, Dispatcher, Event, Failure, Message, Outbox, Outcome, Settings,
+    Status,
+};
+
+use crate::fixture::{Till, one, put};
+
+const START: i64 = 1_800_000_000_000;
+const SECOND: i64 = 1_000;
+const MINUTE: i64 = 60 * SECOND;
+const HOUR: i64 = 3_600 * SECOND;
+const DAY: i64 = 24 * HOUR;
+const TEN_YEARS: i64 = 3_650 * DAY;
+
+/// A till whose clock is set by hand.
+struct Desk {
+    till: Till,
+    clock: ManualClock,
+    outbox: Outbox,
+    drain: Inline,
+    events: Vec<Event>,
+}
+
+impl Desk {
+    fn at(wall: i64) -> Self {
+        let till = Till::new();
+        let clock = ManualClock::at(wall);
+        let outbox = Outbox::options()
+            .clock(clock.shared())
+            .open(&till.path)
+            .unwrap();
+        let drain = Inline::new(&outbox, settings()).unwrap();
+        Self {
+            till,
+            clock,
+            outbox,
+            drain,
+            events: Vec::new(),
+        }
+    }
+
+    fn sell(&self, from: usize, count: usize) {
+        for i in from..from + count {
+            put(&self.outbox, &sale(i)).unwrap();
+        }
+    }
+
+    /// Lets real time pass, on both clocks, as a pump would.
+    fn live(&mut self, span: i64, receiver: &dyn Dispatcher) {
+        let mut left = span;
+        loop {
+            let step = self.drain.step(receiver).unwrap();
+            self.events.extend(step.events);
+            if step.dispatched > 0 || step.wait.is_zero() {
+                continue;
+            }
+            if left <= 0 {
+                return;
+            }
+            let wait = i64::try_from(step.wait.as_millis()).unwrap().clamp(1, left);
+            self.clock
+                .advance(Duration::from_millis(wait.unsigned_abs()));
+            left -= wait;
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        self.outbox.stats().unwrap().total
+    }
+
+    /// The process is killed and started again.
+    fn crash(&mut self) {
+        self.drain = Inline::new(&self.outbox, settings()).unwrap();
+    }
+
+    #[track_caller]
+    fn all_sent(&self, messages: u64) {
+        let counts = self.counts();
+        assert_eq!((counts.sent, counts.unsent()), (messages, 0), "{counts:?}");
+        assert_eq!((counts.dead, counts.expired), (0, 0), "{counts:?}");
+    }
+}
+
+fn settings() -> Settings {
+    Settings::default().poll(Duration::from_secs(60))
+}
+
+fn sale(i: usize) -> Message {
+    Message::text("sales", format!("sale {i}")).dedupe_key(format!("S-{i}"))
+}
+
+fn up(_: &Delivery) -> anyhow::Result<Outcome> {
+    Ok(Outcome::delivered())
+}
+
+fn down(_: &Delivery) -> anyhow::Result<Outcome> {
+    Ok(Outcome::Unreachable(Failure::new("refused", "refused")))
+}
+
+fn nobody(_: &Delivery) -> anyhow::Result<Outcome> {
+    panic!("nothing may be sent now")
+}
+
+#[test]
+fn a_machine_that_slept_eight_hours_in_mid_request_charges_and_repeats_nothing() {
+    let mut desk = Desk::at(START);
+    desk.sell(0, 20);
+    let clock = desk.clock.clone();
+    let slept = Mutex::new(false);
+    let keys = Mutex::new(Vec::new());
+    let receiver = |delivery: &Delivery| {
+        keys.lock().unwrap().push(delivery.message_id.clone());
+        if !std::mem::replace(&mut *slept.lock().unwrap(), true) {
+            clock.sleep(Duration::from_secs(8 * 3600));
+        }
+        Ok(Outcome::delivered())
+    };
+    desk.live(MINUTE, &receiver);
+    desk.all_sent(20);
+    let mut keys = keys.into_inner().unwrap();
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), 20);
+    assert_eq!(desk.counts().max_attempts, 0);
+}
+
+#[test]
+fn a_request_that_failed_over_a_sleep_is_repeated_within_a_minute() {
+    let mut desk = Desk::at(START);
+    desk.sell(0, 5);
+    let clock = desk.clock.clone();
+    let slept = Mutex::new(false);
+    let receiver = |_: &Delivery| {
+        if std::mem::replace(&mut *slept.lock().unwrap(), true) {
+            return Ok(Outcome::delivered());
+        }
+        clock.sleep(Duration::from_secs(8 * 3600));
+        Ok(Outcome::Unreachable(Failure::new(
+            "timeout",
+            "the line is gone",
+        )))
+    };
+    desk.live(MINUTE, &receiver);
+    desk.all_sent(5);
+    assert_eq!(desk.counts().max_attempts, 0);
+}
+
+#[test]
+fn a_till_that_boots_in_1970_sends_and_then_jumps_to_now() {
+    let mut desk = Desk::at(5 * MINUTE);
+    desk.sell(0, 10);
+    desk.live(MINUTE, &down);
+    assert_eq!(desk.counts().dead, 0);
+    // Sending needs no right clock.
+    desk.live(2 * MINUTE, &up);
+    desk.all_sent(10);
+    desk.sell(10, 10);
+    desk.clock.jump(START);
+    desk.live(MINUTE, &up);
+    desk.all_sent(20);
+}
+
+#[test]
+fn messages_enqueued_in_1970_with_a_life_of_hours_live_for_hours_from_now() {
+    let mut desk = Desk::at(5 * MINUTE);
+    for i in 0..10 {
+        put(&desk.outbox, &sale(i).ttl(Duration::from_secs(4 * 3600))).unwrap();
+    }
+    desk.live(MINUTE, &down);
+    desk.clock.jump(START);
+    desk.live(HOUR, &down);
+    let counts = desk.counts();
+    assert_eq!((counts.expired, counts.dead), (0, 0), "{counts:?}");
+    // They are meant to end all the same.
+    desk.live(4 * HOUR, &down);
+    assert_eq!(desk.counts().expired, 10, "{:?}", desk.counts());
+}
+
+#[test]
+fn a_till_with_a_file_of_today_that_boots_in_1970_repairs_and_expires_nothing() {
+    let mut desk = Desk::at(START);
+    for i in 0..10 {
+        put(&desk.outbox, &sale(i).ttl(Duration::from_secs(600))).unwrap();
+    }
+    desk.live(MINUTE, &down);
+    desk.clock.jump(-START);
+    desk.crash();
+    desk.live(MINUTE, &down);
+    assert_eq!(desk.counts().expired, 0);
+    desk.live(2 * MINUTE, &up);
+    desk.all_sent(10);
+}
+
+#[test]
+fn ten_years_forward_and_back_kill_expire_and_hold_up_nothing() {
+    for receiver_is_up in [true, false] {
+        let mut desk = Desk::at(START);
+        for i in 0..100 {
+            let day = Duration::from_secs(24 * 3600);
+            put(&desk.outbox, &sale(i).ttl(day)).unwrap();
+        }
+        desk.live(10 * MINUTE, &down);
+        desk.clock.jump(TEN_YEARS);
+        match receiver_is_up {
+            true => desk.live(5 * SECOND, &up),
+            false => desk.live(5 * SECOND, &down),
+        }
+        let counts = desk.counts();
+        assert_eq!((counts.expired, counts.dead), (0, 0), "{counts:?}");
+        desk.clock.jump(-TEN_YEARS);
+        desk.sell(100, 10);
+        desk.live(MINUTE, &up);
+        desk.all_sent(110);
+        assert_eq!(desk.counts().max_attempts, 0);
+    }
+}
+
+#[test]
+fn a_process_that_died_ten_years_ahead_leaves_nothing_stuck() {
+    let mut desk = Desk::at(START);
+    desk.sell(0, 100);
+    desk.live(10 * MINUTE, &down);
+    desk.clock.jump(TEN_YEARS);
+    desk.live(5 * SECOND, &down);
+    // Claimed, sent, and never recorded.
+    desk.drain.wake();
+    while desk.drain.step(&down).unwrap().dispatched == 0 {
+        desk.clock.advance(Duration::from_millis(10));
+    }
+    desk.clock.jump(-TEN_YEARS);
+    desk.crash();
+    desk.sell(100, 10);
+    desk.live(MINUTE, &up);
+    desk.all_sent(110);
+}
+
+#[test]
+fn what_expired_by_a_clock_that_kept_its_word_expires() {
+    let mut desk = Desk::at(START);
+    for i in 0..200 {
+        put(&desk.outbox, &sale(i).ttl(Duration::from_secs(24 * 3600))).unwrap();
+    }
+    desk.live(MINUTE, &down);
+    desk.clock.jump(2 * DAY);
+    desk.live(50 * SECOND, &down);
+    assert_eq!(desk.counts().expired, 0, "a jump alone proves nothing");
+    desk.live(2 * MINUTE, &down);
+    assert_eq!(desk.counts().expired, 200);
+    assert_eq!(desk.counts().dead, 0);
+    // In steps, so that nobody waits for the lock.
+    let steps = desk.events.iter().filter_map(|event| match event {
+        Event::Expired { messages } => Some(*messages),
+        _ => None,
+    });
+    let steps: Vec<_> = steps.collect();
+    assert!(
+        steps.len() > 1 && steps.iter().all(|it| *it <= 64),
+        "{steps:?}"
+    );
+}
+
+#[test]
+fn a_clock_set_back_half_a_day_delays_nothing() {
+    let mut desk = Desk::at(START);
+    // One failed on its own merits and waits out its back-off.
+    put(&desk.outbox, &sale(0)).unwrap();
+    desk.live(SECOND, &up);
+    desk.sell(1, 20);
+    let busy = |_: &Delivery| Ok(Outcome::retry("locked"));
+    desk.live(2 * SECOND, &busy);
+    assert_eq!(desk.counts().max_attempts, 1);
+    desk.sell(21, 100);
+    desk.clock.jump(-12 * HOUR);
+    desk.sell(121, 10);
+    desk.live(MINUTE, &up);
+    desk.all_sent(131);
+}
+
+#[test]
+fn a_restart_with_the_clock_set_back_delays_no_new_or_ready_message() {
+    let mut desk = Desk::at(START);
+    desk.sell(0, 100);
+    desk.clock.jump(-12 * HOUR);
+    desk.crash();
+    desk.sell(100, 10);
+    desk.live(MINUTE, &up);
+    desk.all_sent(110);
+}
+
+/// The restarted process saw no step; it sees a file that is ahead of its clock.
+#[test]
+fn a_restart_with_the_clock_set_back_delays_no_message_in_back_off() {
+    let mut desk = Desk::at(START);
+    desk.sell(0, 20);
+    desk.live(10 * MINUTE, &down);
+    desk.sell(20, 1);
+    desk.live(10 * SECOND, &down);
+    desk.clock.jump(-12 * HOUR);
+    desk.crash();
+    desk.live(MINUTE, &up);
+    desk.all_sent(21);
+}
+
+#[test]
+fn a_hold_keeps_what_was_left_of_it_when_the_clock_is_set_back() {
+    let mut desk = Desk::at(START);
+    desk.sell(0, 30);
+    let limited = |_: &Delivery| {
+        let failure = Failure::new("http_429", "slow down").status(429);
+        Ok(Outcome::Retry(failure.after(Duration::from_secs(30))))
+    };
+    desk.live(SECOND, &limited);
+    assert_eq!(state(&desk.outbox), ChannelState::Holding);
+    desk.live(4 * SECOND, &nobody);
+    desk.clock.jump(-12 * HOUR);
+    desk.live(20 * SECOND, &nobody);
+    desk.drain.wake();
+    desk.live(SECOND, &nobody);
+    desk.live(MINUTE, &up);
+    desk.all_sent(30);
+}
+
+#[test]
+fn a_lease_stamped_by_a_clock_that_ran_ahead_is_taken_over_within_a_minute() {
+    let mut desk = Desk::at(START);
+    desk.clock.jump(3 * HOUR);
+    desk.sell(0, 10);
+    // It claims, and is killed before anything is recorded.
+    while desk.drain.step(&down).unwrap().dispatched == 0 {
+        desk.clock.advance(Duration::from_millis(10));
+    }
+    assert!(desk.counts().sending > 0);
+    desk.clock.jump(-3 * HOUR);
+    desk.crash();
+    desk.live(MINUTE, &up);
+    desk.all_sent(10);
+}
+
+#[test]
+fn a_living_claim_is_not_stolen_when_the_clock_jumps() {
+    let mut desk = Desk::at(START);
+    desk.sell(0, 1);
+    let clock = desk.clock.clone();
+    let outbox = desk.outbox.clone();
+    let receiver = |_: &Delivery| {
+        clock.jump(3 * HOUR);
+        // Another process looks at once, and again a moment later.
+        let mut other = Inline::new(&outbox, settings()).unwrap();
+        for _ in 0..20 {
+            other.step(&nobody).unwrap();
+            clock.advance(Duration::from_millis(50));
+        }
+        Ok(Outcome::delivered())
+    };
+    desk.live(MINUTE, &receiver);
+    desk.all_sent(1);
+}
+
+#[test]
+fn times_before_1970_and_at_the_end_of_time_stop_nothing() {
+    for wall in [-DAY, 0, 1, i64::MAX / 2] {
+        let mut desk = Desk::at(wall);
+        desk.sell(0, 10);
+        desk.live(MINUTE, &down);
+        desk.live(2 * MINUTE, &up);
+        desk.all_sent(10);
+    }
+}
+
+#[test]
+fn a_clock_that_steps_back_between_claim_and_answer_shows_no_negative_span() {
+    let mut desk = Desk::at(START);
+    desk.sell(0, 1);
+    let clock = desk.clock.clone();
+    let receiver = |_: &Delivery| {
+        clock.jump(-3 * DAY);
+        Ok(Outcome::Unreachable(Failure::new("refused", "refused")))
+    };
+    let mut steps = 0;
+    while desk.drain.step(&receiver).unwrap().dispatched == 0 {
+        desk.clock.advance(Duration::from_millis(10));
+        steps += 1;
+        assert!(steps < 100);
+    }
+    desk.live(10 * SECOND, &down);
+    let stats = desk.outbox.stats().unwrap();
+    assert_eq!(stats.total.oldest_unsent_ms(stats.now), Some(0));
+    let id = desk.outbox.get_by_key("sales", "S-0").unwrap().unwrap().id;
+    let attempts = desk.outbox.attempts(id).unwrap();
+    assert!(!attempts.is_empty());
+    assert!(attempts.iter().all(|it| it.duration_ms.unwrap_or(0) >= 0));
+    desk.live(MINUTE, &up);
+    desk.all_sent(1);
+}
+
+#[test]
+fn a_schedule_is_kept_by_the_wall_clock_and_by_no_repair() {
+    let mut desk = Desk::at(START);
+    put(&desk.outbox, &sale(0).available_at(START + HOUR)).unwrap();
+    put(&desk.outbox, &sale(1).available_at(START + 90 * DAY)).unwrap();
+    desk.crash();
+    desk.drain.wake();
+    desk.live(59 * MINUTE, &nobody);
+    desk.clock.jump(-2 * HOUR);
+    desk.live(2 * HOUR, &nobody);
+    desk.live(2 * MINUTE, &up);
+    let counts = desk.counts();
+    assert_eq!((counts.sent, counts.unsent()), (1, 1), "{counts:?}");
+}
+
+#[test]
+fn times_are_whole_milliseconds_and_each_is_served_at_its_own() {
+    let mut desk = Desk::at(START);
+    // As text, .7 would sort behind .735.
+    for (i, at) in [START + 700, START + 735, START + 1_000].iter().enumerate() {
+        put(&desk.outbox, &sale(i).available_at(*at)).unwrap();
+    }
+    let arrived = Mutex::new(Vec::new());
+    let clock = desk.clock.clone();
+    let receiver = |_: &Delivery| {
+        arrived.lock().unwrap().push(clock.now() - START);
+        Ok(Outcome::delivered())
+    };
+    desk.live(2 * SECOND, &receiver);
+    let arrived = arrived.into_inner().unwrap();
+    assert_eq!(arrived.len(), 3);
+    for (at, due) in arrived.iter().zip([700, 735, 1_000]) {
+        assert!((due..due + 100).contains(at), "{arrived:?}");
+    }
+    let kinds = "SELECT count(*) FROM outbox WHERE typeof(created_at) <> 'integer'
+                   OR typeof(next_attempt_at) <> 'integer'
+                   OR typeof(settled_at) NOT IN ('integer', 'null')";
+    assert_eq!(one(&desk.till.sql(), kinds), "0");
+}
+
+#[test]
+fn nothing_settled_is_touched_by_any_jump() {
+    let mut desk = Desk::at(START);
+    desk.sell(0, 50);
+    let odd = |delivery: &Delivery| {
+        Ok(match delivery.dedupe_key.ends_with('7') {
+            true => Outcome::rejected("no such article"),
+            false => Outcome::delivered(),
+        })
+    };
+    desk.live(MINUTE, &odd);
+    desk.sell(50, 10);
+    for by in [TEN_YEARS, -TEN_YEARS, -START, START] {
+        desk.clock.jump(by);
+        desk.live(5 * SECOND, &down);
+    }
+    let counts = desk.counts();
+    assert_eq!((counts.sent, counts.dead, counts.unsent()), (45, 5, 10));
+    desk.live(MINUTE, &up);
+    assert_eq!(desk.counts().sent, 55);
+    let dead = desk.outbox.get_by_key("sales", "S-7").unwrap().unwrap();
+    assert_eq!((dead.status, dead.payload.len()), (Status::Dead, 6));
+}
+
+fn state(outbox: &Outbox) -> ChannelState {
+    outbox.stats().unwrap().channels[0].state
+}
