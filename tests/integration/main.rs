@@ -30,6 +30,8 @@ mod readme;
 mod reads;
 mod retention;
 #[cfg(feature = "http")]
+mod reconnect;
+#[cfg(feature = "http")]
 mod server;
 mod sql_contract;
 mod store;

@@ -96,29 +96,47 @@ pub(crate) struct Server {
 impl Server {
     /// Answers every request by `script`.
     pub(crate) fn start(script: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
+        Self::at(0, script)
+    }
+
+    /// As [`Server::start`], on this port: for a server that comes late.
+    pub(crate) fn at(port: u16, script: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
         Self::run(
+            port,
             Arc::new(move |seen| Some(script(seen))),
             Arc::new(|_| None),
             None,
         )
     }
 
+    /// A port where nobody listens.
+    pub(crate) fn free_port() -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    }
+
     /// Answers by `early` before the body is read, where it answers at all.
     pub(crate) fn early(early: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Self {
-        Self::run(Arc::new(|_| Some(ok())), Arc::new(early), None)
+        Self::run(0, Arc::new(|_| Some(ok())), Arc::new(early), None)
     }
 
     /// Answers every request over TLS by 200.
     pub(crate) fn tls(config: rustls::ServerConfig) -> Self {
         Self::run(
+            0,
             Arc::new(|_| Some(ok())),
             Arc::new(|_| None),
             Some(Arc::new(config)),
         )
     }
 
-    fn run(script: Script, early: Script, tls: Option<Arc<rustls::ServerConfig>>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    fn run(
+        port: u16,
+        script: Script,
+        early: Script,
+        tls: Option<Arc<rustls::ServerConfig>>,
+    ) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = bounded(0);
         let (arrived, arrivals) = bounded(10_000);

@@ -376,6 +376,26 @@ fn one_shot_drains_and_restarts_judge_as_one_long_life_does() {
     assert_eq!(till.counts().unsent(), 0);
 }
 
+/// Others lost the first hours of a long outage, or removed what had been tried three times.
+#[test]
+fn after_four_days_offline_nothing_is_missing_and_nothing_arrives_twice() {
+    let mut till = Till::new();
+    let sales = if long() { 20_000 } else { 3_000 };
+    let down = till.world(|_, _| Outcome::Unreachable(Failure::new("refused", "refused")));
+    till.live(4 * DAY, 4 * DAY / sales, &down);
+    let arrived = Mutex::new(Vec::new());
+    let up = till.world(|_, delivery: &Delivery| {
+        arrived.lock().unwrap().push(delivery.id);
+        Outcome::delivered()
+    });
+    till.quiet(10 * MINUTE, &up);
+    let counts = till.counts();
+    assert_eq!((counts.unsent(), counts.dead), (0, 0), "{counts:?}");
+    let arrived = arrived.into_inner().unwrap();
+    assert_eq!(arrived.len(), till.sold);
+    assert_eq!(arrived.iter().collect::<HashSet<_>>().len(), till.sold);
+}
+
 /// A month of a shop with everything that can happen to its network.
 #[test]
 fn a_month_of_random_outages_delivers_everything_that_was_not_refused_on_its_own_merits() {
