@@ -98,6 +98,8 @@ mod error;
 mod http;
 mod maintenance;
 mod message;
+#[cfg(feature = "netwatch")]
+pub mod netwatch;
 mod observer;
 mod operator;
 mod options;

@@ -22,6 +22,8 @@ mod fencing;
 mod fixture;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "netwatch")]
+mod netwatch;
 mod operators;
 #[cfg(feature = "http")]
 mod processes;

@@ -15,6 +15,7 @@ const LAYERS: &[(u8, &[&str])] = &[
             "why",
             "maintenance",
             "testing",
+            "netwatch",
         ],
     ),
     (3, &["pump"]),
