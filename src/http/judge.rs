@@ -92,7 +92,8 @@ pub(super) fn outcome(
     now: i64,
 ) -> Outcome {
     let json = reply.json();
-    let broken = rule.and_then(|rule| {
+    let rule_asked = rule.filter(|_| matches!(reply.status(), 200..=299));
+    let broken = rule_asked.and_then(|rule| {
         let why = rule.broken(json.as_ref(), reply.cut.as_deref())?;
         Some((rule.choice(), why))
     });
@@ -347,6 +348,18 @@ mod tests {
             assert!(text.starts_with(start), "{text}");
             assert!(!text.chars().any(char::is_control), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_failure_is_not_explained_by_a_rule_for_successes() {
+        let rule = ReplyRule::new().equals("/routed", true);
+        let reply = reply(401, &[], r#"{"message":"log in"}"#);
+        let Outcome::Blocked(failure) =
+            outcome(&reply, &Overrides::default(), Some(&rule), None, 0)
+        else {
+            panic!("not blocked");
+        };
+        assert!(!failure.text.contains("routed"), "{}", failure.text);
     }
 
     #[test]
