@@ -30,9 +30,9 @@ mod processes;
 mod pump;
 mod readme;
 mod reads;
-mod retention;
 #[cfg(feature = "http")]
 mod reconnect;
+mod retention;
 #[cfg(feature = "http")]
 mod server;
 mod sql_contract;
