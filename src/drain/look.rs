@@ -53,8 +53,8 @@ impl Drainer {
     pub(crate) fn look(&mut self, dispatcher: &dyn Dispatcher, at: Instant) -> Result<Look> {
         self.sweep_lanes(at)?;
         if self.memory.channels_stale {
-            self.memory.channels = channel::load_all(&self.conn)?;
-            self.memory.channels_stale = false;
+            let channels = channel::load_all(&self.conn)?;
+            self.memory.read_again(channels);
         }
         let mut look = Look {
             due: !self.broken_lanes.is_empty(),

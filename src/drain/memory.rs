@@ -8,6 +8,7 @@ use crate::circuit::Channel;
 use crate::drain::flight::{ClaimedRun, Flight};
 use crate::retry::GIVE_BACK_MAX;
 use crate::settings::Settings;
+use crate::stats::ChannelState;
 use crate::store::claim::Stale;
 
 /// A stale claim must be seen twice, this far apart on our own monotonic clock, before it is taken:
@@ -166,6 +167,17 @@ impl Memory {
             && known.all(|suspect| now < suspect.seen.saturating_add(STEAL_AFTER))
     }
 
+    /// Takes in what another process may have written. Where it found trouble, we start slowly too.
+    pub(crate) fn read_again(&mut self, channels: HashMap<String, Channel>) {
+        for (name, channel) in &channels {
+            if channel.state != ChannelState::Ok {
+                self.pace.insert(name.clone(), 1);
+            }
+        }
+        self.channels = channels;
+        self.channels_stale = false;
+    }
+
     pub(crate) fn apply(&mut self, changes: Changes, runs: &[ClaimedRun]) {
         for (run, id) in changes.landed {
             self.flight.land(run, id);
@@ -185,8 +197,7 @@ impl Memory {
         }
         self.level = self.flight.messages();
         if let Some(channels) = changes.reread {
-            self.channels = channels;
-            self.channels_stale = false;
+            self.read_again(channels);
         }
         self.channels.extend(changes.changed);
         for (channel, delivered) in changes.delivered {

@@ -313,7 +313,9 @@ impl Drainer {
     fn mind_manners(&mut self, held: Duration) {
         let share = self.settings.lock_share;
         let now = self.clock.monotonic();
-        self.not_before = now.saturating_add(held.mul_f64(1.0 / share - 1.0));
+        // Never so long that a lease could not be renewed in time.
+        let pause = held.mul_f64(1.0 / share - 1.0).min(self.settings.lease / 4);
+        self.not_before = now.saturating_add(pause);
         self.batch = if share >= 1.0 {
             BATCH * 4
         } else if held > HOLD {

@@ -77,6 +77,7 @@ impl Engine<'_> {
             reports: report_sender,
             bell: bell_sender,
             low_water: Arc::new(AtomicUsize::new(1)),
+            unheard: Arc::default(),
             interrupted: Arc::new(AtomicBool::new(false)),
             clock: Arc::clone(&self.clock),
             workers: self.settings.workers,
@@ -102,6 +103,8 @@ impl Engine<'_> {
         let mut told = false;
         loop {
             let now = self.clock.monotonic();
+            // Before listening: a report that comes now rings again.
+            shop.unheard.store(0, Ordering::Release);
             let mut cycle = self.drainer.cycle(self.dispatcher, reports.try_iter());
             let go_on = seen(&cycle, self.drainer.in_flight());
             self.after_cycle(&mut cycle, shop, spawn);
@@ -183,7 +186,7 @@ impl Engine<'_> {
         shop.work.hold(cycle.error.is_some());
         for run in cycle.runs.drain(..) {
             let policy = self.settings.policy_of(&run.channel);
-            let most = policy.max_in_flight.unwrap_or(usize::MAX);
+            let most = policy.max_in_flight.unwrap_or(self.settings.workers);
             if shop.work.push(run, most, self.settings.workers)
                 && let Err(error) = spawn(shop.clone())
             {

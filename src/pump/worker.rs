@@ -19,6 +19,8 @@ pub(crate) struct Shop {
     /// Rung at the first report and at low water, so that the pump sleeps meanwhile.
     pub(crate) bell: Sender<()>,
     pub(crate) low_water: Arc<AtomicUsize>,
+    /// Reports since the pump last listened.
+    pub(crate) unheard: Arc<AtomicUsize>,
     pub(crate) interrupted: Arc<AtomicBool>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) workers: usize,
@@ -99,8 +101,8 @@ impl Shop {
         lease.sending(None);
         // The pump outlives its workers but for those it gave up; nobody hears them.
         let _ = self.reports.send(report);
-        let waiting = self.reports.len();
-        if waiting == 1 || waiting >= self.low_water.load(Ordering::Acquire) {
+        let before = self.unheard.fetch_add(1, Ordering::AcqRel);
+        if before == 0 || before + 1 >= self.low_water.load(Ordering::Acquire) {
             let _ = self.bell.try_send(());
         }
     }
