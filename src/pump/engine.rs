@@ -9,12 +9,13 @@ use crossbeam_channel::{Receiver, bounded, never, select};
 
 use crate::clock::{Clock, pause};
 use crate::dispatch::Dispatcher;
-use crate::drain::{Cycle, Drainer, Report, Told};
+use crate::drain::{ClaimedRun, Cycle, Drainer, Report, Told};
 use crate::error::{Error, Result};
 use crate::observer::{Event, Observer};
 use crate::pump::work::Work;
 use crate::pump::worker::Shop;
 use crate::settings::Settings;
+use crate::stats::ChannelState;
 
 /// What a pump can be told.
 #[derive(Debug, Clone, Copy)]
@@ -184,6 +185,14 @@ impl Engine<'_> {
         spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>,
     ) {
         shop.work.hold(cycle.error.is_some());
+        for event in &cycle.events {
+            // Not one by one into a wall, a lock-out or a receiver that asked for peace.
+            if let Event::Channel { channel, state, .. } = event
+                && *state != ChannelState::Ok
+            {
+                self.release(shop.work.withdraw(channel));
+            }
+        }
         for run in cycle.runs.drain(..) {
             let policy = self.settings.policy_of(&run.channel);
             let most = policy.max_in_flight.unwrap_or(self.settings.workers);
@@ -203,7 +212,13 @@ impl Engine<'_> {
 
     fn stop_within(&mut self, shop: &Shop, until: Duration) -> Stopping {
         self.drainer.stop();
-        for run in shop.work.stop() {
+        self.release(shop.work.stop());
+        Stopping::Grace(until)
+    }
+
+    /// Gives back what was claimed and not sent.
+    fn release(&mut self, runs: Vec<ClaimedRun>) {
+        for run in runs {
             for delivery in run.deliveries {
                 let report = Report {
                     run: run.number,
@@ -215,7 +230,6 @@ impl Engine<'_> {
                 self.drainer.take_in(report);
             }
         }
-        Stopping::Grace(until)
     }
 
     /// Says once per failure that the file cannot be written. A lock that someone else holds is

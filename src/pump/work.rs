@@ -124,6 +124,13 @@ impl Work {
         !inner.stopping && !inner.closed
     }
 
+    /// Returns what no worker has taken yet of a channel that is in trouble now.
+    pub(crate) fn withdraw(&self, channel: &str) -> Vec<ClaimedRun> {
+        let mut inner = self.lock();
+        let queue = inner.queues.iter_mut().find(|it| it.channel == channel);
+        queue.map_or_else(Vec::new, |queue| queue.runs.drain(..).collect())
+    }
+
     /// Nothing more is sent; returns what no worker has taken yet.
     pub(crate) fn stop(&self) -> Vec<ClaimedRun> {
         let mut inner = self.lock();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sqlite_outbox::testing::{Inline, ManualClock};
 use sqlite_outbox::{
-    ChannelState, ChannelStats, Counts, Credential, CredentialRequest, Delivery, Event,
+    ChannelState, ChannelStats, Counts, Credential, CredentialRequest, Delivery, Event, Failure,
     HttpDispatcher, Message, Outbox, Outcome, Policy, Pump, Route, Settings,
 };
 
@@ -473,6 +473,42 @@ fn recovery_starts_with_one_and_grows_with_what_arrives() {
     for at in 1..6 {
         let delivered: usize = sizes[..at].iter().sum();
         assert!(sizes[at] <= 1 + delivered, "{sizes:?}");
+    }
+}
+
+/// What had been claimed ahead used to be sent all the same, one by one: sixty timeouts in a row,
+/// or sixty logins that lock the account.
+#[test]
+fn what_was_claimed_ahead_is_given_back_when_the_channel_is_in_trouble() {
+    let troubles: [fn() -> Outcome; 3] = [
+        || Outcome::unreachable("no route to host"),
+        || Outcome::unauthorised("expired"),
+        || {
+            let failure = Failure::new("http_429", "slow down").status(429);
+            Outcome::Retry(failure.after(Duration::from_secs(60)))
+        },
+    ];
+    for trouble in troubles {
+        let till = Till::new();
+        let outbox = till.open();
+        fill(&outbox, "sales", 300);
+        let arrived = AtomicUsize::new(0);
+        let receiver = |_: &Delivery| {
+            let number = arrived.fetch_add(1, Ordering::SeqCst);
+            if number < 100 {
+                return Ok(Outcome::delivered());
+            }
+            nap(100);
+            Ok(trouble())
+        };
+        let report = outbox.drain(&receiver).unwrap();
+        assert_eq!((report.sent, report.unsent), (100, 200));
+        let failed = arrived.load(Ordering::SeqCst) - 100;
+        assert!(
+            failed <= 10,
+            "{failed} calls into trouble with four workers"
+        );
+        assert_eq!(counts(&outbox).sending, 0);
     }
 }
 
