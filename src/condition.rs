@@ -38,3 +38,89 @@ pub struct Compacted {
     /// The file after.
     pub after: FileInfo,
 }
+
+/// How grave a [`Finding`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Severity {
+    /// Good to know.
+    Note,
+    /// Somebody should look at it.
+    Warning,
+    /// Something is broken.
+    Fault,
+}
+
+impl Severity {
+    /// The stable word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Fault => "fault",
+        }
+    }
+}
+
+impl std::fmt::Display for Severity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Something that [`Outbox::check`](crate::Outbox::check) found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// How grave it is.
+    pub severity: Severity,
+    /// What it is, as a stable word.
+    pub code: &'static str,
+    /// What it is, for a person.
+    pub text: String,
+    /// What to do about it, for a person.
+    pub remedy: String,
+    /// The channel, if it is about one.
+    pub channel: Option<String>,
+    /// How many of them there are.
+    pub count: u64,
+    /// One of the messages, if it is about messages.
+    pub message: Option<i64>,
+}
+
+impl Finding {
+    /// A finding about the file as a whole.
+    pub fn new(
+        severity: Severity,
+        code: &'static str,
+        text: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            severity,
+            code,
+            text: text.into(),
+            remedy: remedy.into(),
+            channel: None,
+            count: 1,
+            message: None,
+        }
+    }
+
+    pub(crate) fn of(mut self, count: u64, message: Option<i64>) -> Self {
+        self.count = count;
+        self.message = message;
+        self
+    }
+
+    /// About this channel.
+    pub fn channel(mut self, channel: impl Into<String>) -> Self {
+        self.channel = Some(channel.into());
+        self
+    }
+
+    /// Whether somebody should do something.
+    pub fn needs_person(&self) -> bool {
+        self.severity > Severity::Note
+    }
+}

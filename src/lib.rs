@@ -86,6 +86,7 @@
 // Without the feature `http` the documentation names a type that is not there.
 #![cfg_attr(not(feature = "http"), allow(rustdoc::broken_intra_doc_links))]
 
+mod check;
 mod circuit;
 mod clock;
 mod condition;
@@ -117,7 +118,7 @@ mod why;
 
 pub use circuit::OnDead;
 pub use clock::{Clock, SystemClock};
-pub use condition::{Compacted, FileInfo};
+pub use condition::{Compacted, FileInfo, Finding, Severity};
 pub use dispatch::{Delivery, Dispatcher, Failure, Outcome, Receipt, Router, Run};
 pub use draining::{Cancel, ChannelReport, DrainReport, Draining, Ended, PumpBuilder};
 pub use entry::{Attempt, AuditEntry, DeadReason, Entry, Filter, Status};

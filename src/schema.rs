@@ -71,6 +71,14 @@ pub(crate) fn min_writer(conn: &Connection) -> Result<Option<i64>> {
     meta_number(conn, "min_writer")
 }
 
+/// Objects of the schema that are not there.
+pub(crate) fn missing(conn: &Connection) -> Result<Vec<String>> {
+    let there = objects(conn)?;
+    let has = |name: &str| there.iter().any(|it| it.name.eq_ignore_ascii_case(name));
+    let wanted = expected()?.iter().map(|it| it.name.clone());
+    Ok(wanted.filter(|it| !has(it)).collect())
+}
+
 /// The schema version that the file has.
 pub(crate) fn version(conn: &Connection) -> Result<Option<i64>> {
     meta_number(conn, "schema_version")

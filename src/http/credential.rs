@@ -132,14 +132,32 @@ impl Scheme {
         match self {
             Self::Bearer(secret) => ("authorization", format!("Bearer {}", secret.stand_in())),
             Self::Basic(user, secret) => {
+                // Within double quotes of a shell.
+                let user = user.chars().fold(String::new(), |mut user, it| {
+                    if matches!(it, '"' | '$' | '`' | '\\') {
+                        user.push('\\');
+                    }
+                    user.push(it);
+                    user
+                });
                 let login = format!("{user}:{}", secret.stand_in());
                 (
                     "authorization",
-                    format!("Basic $(printf %s \"{login}\" | base64)"),
+                    format!("Basic $(printf %s \"{login}\" | base64 | tr -d '\\n')"),
                 )
             }
             Self::Header(name, secret) => (name, secret.stand_in()),
             Self::Source(_) => ("authorization", "$CREDENTIAL".into()),
+        }
+    }
+
+    /// Reads the secret and forgets it. A source is not asked: that may log in somewhere.
+    pub(super) fn try_read(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Bearer(secret) | Self::Basic(_, secret) | Self::Header(_, secret) => {
+                secret.read().map(drop)
+            }
+            Self::Source(_) => Ok(()),
         }
     }
 

@@ -79,6 +79,12 @@ pub(super) struct Line {
     agent: RwLock<Agent>,
 }
 
+impl Line {
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+}
+
 impl std::fmt::Debug for Settings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // A proxy's URL may hold a login.

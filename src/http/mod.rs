@@ -113,6 +113,27 @@ impl HttpDispatcher {
         }
     }
 
+    /// Reads every secret, and tells the channels and reasons of those that cannot be had; the
+    /// channel is `default` for the fallback's. Commands are run; a [`CredentialSource`] is not
+    /// asked.
+    pub fn unreadable_secrets(&self) -> Vec<(String, String)> {
+        let routes = self
+            .0
+            .routes
+            .iter()
+            .map(|(name, plan)| (name.as_str(), plan));
+        let fallback = self.0.fallback.iter().map(|plan| ("default", plan));
+        let mut found = Vec::new();
+        for (channel, plan) in routes.chain(fallback) {
+            for purse in plan.purses.iter().chain(&plan.sign) {
+                if let Err(error) = purse.scheme.try_read() {
+                    found.push((channel.to_string(), format!("{error:#}")));
+                }
+            }
+        }
+        found
+    }
+
     fn plan(&self, channel: &str) -> Option<&Plan> {
         self.0.routes.get(channel).or(self.0.fallback.as_ref())
     }

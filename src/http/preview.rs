@@ -1,5 +1,7 @@
 //! The request of a message, to be shown instead of sent.
 
+use std::path::PathBuf;
+
 use crate::dispatch::Delivery;
 use crate::error::{Error, Result};
 
@@ -18,8 +20,14 @@ pub struct Preview {
     pub url: String,
     /// The headers; names in lower case.
     pub headers: Vec<(String, String)>,
+    /// The names of those headers whose value is a shell expression.
+    pub stand_ins: Vec<String>,
     /// `host:port` of the proxy, from the route or the environment.
     pub proxy: Option<String>,
+    /// The CA file of the route.
+    pub ca_file: Option<PathBuf>,
+    /// The client certificate of the route: its chain and its key.
+    pub client_cert: Option<(PathBuf, PathBuf)>,
 }
 
 impl HttpDispatcher {
@@ -40,22 +48,29 @@ impl HttpDispatcher {
         })?;
         let mut headers = head.shown();
         let credentials = plan.purses.iter().map(|it| it.scheme.stand_in());
+        let mut stand_ins = Vec::new();
         let mut add = |name: &str, value: String| {
-            headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
-            headers.push((name.to_ascii_lowercase(), value));
+            let name = name.to_ascii_lowercase();
+            headers.retain(|(known, _)| *known != name);
+            stand_ins.push(name.clone());
+            headers.push((name, value));
         };
         for (name, value) in credentials {
             add(name, value);
         }
         if plan.sign.is_some() {
-            add("webhook-id", head.webhook_id().into());
             add("webhook-timestamp", "$TIMESTAMP".into());
             add("webhook-signature", "$SIGNATURE".into());
+            headers.push(("webhook-id".into(), head.webhook_id().into()));
         }
+        let settings = plan.line.settings();
         Ok(Preview {
             method: plan.method.to_string(),
             url: head.url(),
             headers,
+            stand_ins,
+            ca_file: settings.ca_file.clone(),
+            client_cert: settings.client_cert.clone(),
             proxy: plan.proxy.clone(),
         })
     }

@@ -82,8 +82,9 @@ impl Secret {
     /// What stands for it in a command to copy: a shell expression without the secret.
     pub(super) fn stand_in(&self) -> String {
         match &self.0 {
-            Place::Env(name) => format!("${name}"),
-            Place::File(path) => format!("$(cat '{}')", path.display()),
+            Place::Env(name) if is_shell_name(name) => format!("${name}"),
+            Place::Env(name) => format!("$(printenv {})", shell_quoted(name)),
+            Place::File(path) => format!("$(cat {})", shell_quoted(&path.to_string_lossy())),
             Place::Value(_) | Place::Command(_) => "$SECRET".into(),
         }
     }
@@ -113,6 +114,16 @@ impl Secret {
             .map(str::to_string)
             .with_context(|| format!("{self:?}"))
     }
+}
+
+fn is_shell_name(name: &str) -> bool {
+    let letters = |it: char| it.is_ascii_alphanumeric() || it == '_';
+    name.chars().all(letters) && !name.starts_with(|it: char| it.is_ascii_digit())
+}
+
+/// One word of a shell, whatever is in it.
+fn shell_quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 impl fmt::Debug for Secret {

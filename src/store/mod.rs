@@ -1,6 +1,7 @@
 //! The only SQL.
 
 pub(crate) mod channel;
+pub(crate) mod check;
 pub(crate) mod claim;
 pub(crate) mod connect;
 pub(crate) mod enqueue;

@@ -1,5 +1,7 @@
 //! The tool `outbox`, run as a process.
 
+mod check;
+mod curl;
 mod drain;
 mod files;
 mod output;

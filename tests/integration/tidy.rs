@@ -8,6 +8,7 @@ const LAYERS: &[(u8, &[&str])] = &[
     (
         4,
         &[
+            "check",
             "outbox",
             "options",
             "draining",

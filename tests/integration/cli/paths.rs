@@ -5,7 +5,9 @@ use super::Desk;
 use sqlite_outbox::rusqlite::Connection;
 
 /// Every command that works on a file, with all it needs.
-const COMMANDS: [&[&str]; 11] = [
+const COMMANDS: [&[&str]; 13] = [
+    &["check", "PATH"],
+    &["curl", "PATH", "1", "--config", "outbox.toml"],
     &["export", "PATH"],
     &["backup", "PATH", "copy.db"],
     &["compact", "PATH"],

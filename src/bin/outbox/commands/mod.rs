@@ -2,7 +2,9 @@
 //! a line in [`run`].
 
 mod backup;
+mod check;
 mod compact;
+mod curl;
 mod drain;
 mod enqueue;
 mod entry;
@@ -32,6 +34,8 @@ pub(crate) enum Command {
     Export(export::Arguments),
     Backup(backup::Arguments),
     Compact(compact::Arguments),
+    Check(check::Arguments),
+    Curl(curl::Arguments),
     Sink(sink::Arguments),
     Upgrade(upgrade::Arguments),
     Schema(schema::Arguments),
@@ -50,6 +54,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Backup(arguments) => backup::run(&arguments),
         Command::Compact(arguments) => compact::run(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Curl(arguments) => curl::run(&arguments),
         Command::Sink(arguments) => sink::run(&arguments),
         Command::Schema(arguments) => schema::run(&arguments),
     }

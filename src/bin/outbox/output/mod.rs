@@ -140,7 +140,7 @@ pub(crate) fn note(text: &str) {
 
 /// Control characters, and those that turn the direction of writing, could take over a terminal
 /// or make it show what is not there.
-fn harmful(it: char) -> bool {
+pub(crate) fn harmful(it: char) -> bool {
     it.is_control()
         || matches!(
             it,

@@ -1,0 +1,175 @@
+//! `outbox check`: what is wrong with a file, and what to do about it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use sqlite_outbox::{Dispatcher, FileInfo, Finding, Outbox, Severity};
+
+use crate::args::{Database, Exit, Format};
+use crate::output::{Out, Tone, bytes, scrub, unless_closed};
+use crate::settings::{self, Loaded};
+
+/// Look for everything that is wrong with the file, its outbox and its settings
+///
+/// It reads the whole file and changes nothing. With --config it also reads the settings, the
+/// certificates and every secret (a secret's command is run), and names channels without a route.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit code 4: something needs a person.
+
+Example:
+  outbox check till.db --config outbox.toml")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    database: Database,
+    /// Check this settings file too
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Serialize)]
+struct Checked<'a> {
+    needs_person: bool,
+    findings: Vec<Found<'a>>,
+    file: File<'a>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Found<'a> {
+    severity: &'static str,
+    code: &'static str,
+    text: &'a str,
+    remedy: &'a str,
+    channel: Option<&'a str>,
+    count: u64,
+    message: Option<i64>,
+}
+
+impl<'a> Found<'a> {
+    pub(super) fn new(finding: &'a Finding) -> Self {
+        Self {
+            severity: finding.severity.as_str(),
+            code: finding.code,
+            text: &finding.text,
+            remedy: &finding.remedy,
+            channel: finding.channel.as_deref(),
+            count: finding.count,
+            message: finding.message,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct File<'a> {
+    bytes: u64,
+    wal_bytes: u64,
+    page_size: u64,
+    pages: u64,
+    free_pages: u64,
+    journal_mode: &'a str,
+    schema_version: i64,
+    sqlite: &'a str,
+}
+
+impl<'a> File<'a> {
+    pub(super) fn new(info: &'a FileInfo) -> Self {
+        Self {
+            bytes: info.bytes,
+            wal_bytes: info.wal_bytes,
+            page_size: info.page_size,
+            pages: info.pages,
+            free_pages: info.free_pages,
+            journal_mode: &info.journal_mode,
+            schema_version: info.schema_version,
+            sqlite: &info.sqlite,
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    let outbox = arguments.database.open()?;
+    let info = outbox.file_info()?;
+    let mut findings = outbox.check()?;
+    if let Some(path) = &arguments.config {
+        match settings::load(path, None) {
+            Ok(loaded) => findings.extend(settings(&outbox, &loaded)?),
+            Err(error) => findings.push(Finding::new(
+                Severity::Fault,
+                "settings",
+                format!("{error:#}"),
+                "mend the settings; nothing can be sent with them",
+            )),
+        }
+        findings.sort_by_key(|it| std::cmp::Reverse(it.severity));
+    }
+    let needs_person = findings.iter().any(Finding::needs_person);
+    let mut out = Out::new();
+    let printed = match arguments.format.json {
+        true => out.json(&Checked {
+            needs_person,
+            findings: findings.iter().map(Found::new).collect(),
+            file: File::new(&info),
+        }),
+        false => print(&findings, &info, &mut out),
+    };
+    unless_closed(printed.and_then(|()| out.flush()))?;
+    Ok(match needs_person {
+        true => Exit::Attention,
+        false => Exit::Done,
+    })
+}
+
+/// What the settings lack for this file.
+pub(super) fn settings(outbox: &Outbox, loaded: &Loaded) -> anyhow::Result<Vec<Finding>> {
+    let mut found = Vec::new();
+    for (channel, error) in loaded.dispatcher.unreadable_secrets() {
+        let text = format!("{channel}: a secret cannot be read: {error}");
+        let remedy = "put it where the settings say, readable for this user";
+        found.push(Finding::new(Severity::Fault, "secret", text, remedy).channel(channel));
+    }
+    for channel in outbox.stats()?.channels {
+        let unsent = channel.counts.unsent();
+        let name = channel.channel;
+        if unsent > 0 && !loaded.dispatcher.serves(&name) {
+            let text =
+                format!("{name}: no section of the settings serves it; unsent messages: {unsent}");
+            let remedy = format!("write a section [channel.{name}], or [channel.default]");
+            found.push(Finding::new(Severity::Warning, "unrouted", text, remedy).channel(name));
+        }
+    }
+    Ok(found)
+}
+
+fn print(findings: &[Finding], info: &FileInfo, out: &mut Out) -> anyhow::Result<()> {
+    for finding in findings {
+        let tone = match finding.severity {
+            Severity::Fault => Tone::Bad,
+            Severity::Warning => Tone::Head,
+            _ => Tone::Dim,
+        };
+        let word = out.paint(tone, &format!("{:7}", finding.severity));
+        out.line(format!("{word}  {}", scrub(&finding.text)))?;
+        out.line(out.paint(
+            Tone::Dim,
+            &format!("         -> {}", scrub(&finding.remedy)),
+        ))?;
+    }
+    let file = format!(
+        "{}, log {}, {} unused, journal {}, schema {}, SQLite {}",
+        bytes(info.bytes),
+        bytes(info.wal_bytes),
+        bytes(info.free_bytes()),
+        scrub(&info.journal_mode),
+        info.schema_version,
+        scrub(&info.sqlite)
+    );
+    out.line("")?;
+    out.line(file)?;
+    match findings.iter().filter(|it| it.needs_person()).count() {
+        0 => out.line(out.paint(Tone::Good, "nothing needs a person")),
+        count => out.line(format!("needs a person: {count}")),
+    }
+}

@@ -1,0 +1,204 @@
+//! `outbox curl`: the request of a message as a command that anyone can run.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use clap::Args;
+use serde::Serialize;
+use sqlite_outbox::{Delivery, Entry, Preview};
+
+use crate::args::{Database, Exit, Format};
+use crate::output::{Out, harmful, note};
+use crate::settings;
+
+/// Arguments of a program have a limit; what a shell pipes has none.
+const ARGUMENT: usize = 64 * 1024;
+
+/// Print the request of a message as a curl command, secrets as $VARIABLES
+///
+/// Run in a shell, it sends what `drain` would send, byte for byte, with the same idempotency key.
+/// The outbox does not hear of the answer. No secret is read: a variable, a file or a place to
+/// fill in stands for each.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example: what does the ERP say to this sale?
+  outbox curl till.db S-104522 --config outbox.toml")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    database: Database,
+    /// An id, a dedupe key or a message id
+    which: String,
+    /// The settings file: where each channel goes, and how
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// The channel, where a dedupe key stands in several
+    #[arg(long)]
+    channel: Option<String>,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    method: &'a str,
+    url: &'a str,
+    headers: BTreeMap<&'a str, &'a str>,
+    proxy: Option<&'a str>,
+    command: String,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    let loaded = settings::load(&arguments.config, None)?;
+    let outbox = arguments.database.open()?;
+    let entry = outbox.find(&arguments.which, arguments.channel.as_deref())?;
+    let preview = loaded
+        .dispatcher
+        .preview(&delivery(&entry, outbox.instance_id())?)?;
+    if entry.payload.is_empty() && entry.settled_at.is_some() {
+        note("the payload is empty: it may have been removed since the message was settled");
+    }
+    if preview
+        .headers
+        .iter()
+        .any(|(_, value)| value == "$SIGNATURE")
+    {
+        note("the signature is made when the request is sent: fill in $TIMESTAMP and $SIGNATURE");
+    }
+    let mut out = Out::new();
+    let command = command(&preview, &entry.payload);
+    if arguments.format.json {
+        let headers = preview.headers.iter();
+        out.json(&Shown {
+            method: &preview.method,
+            url: &preview.url,
+            headers: headers
+                .map(|(name, value)| (name.as_str(), value.as_str()))
+                .collect(),
+            proxy: preview.proxy.as_deref(),
+            command,
+        })?;
+    } else {
+        // Without harmful characters but for the newlines of a payload, which mean themselves.
+        out.line(command)?;
+    }
+    out.flush()?;
+    Ok(Exit::Done)
+}
+
+fn delivery(entry: &Entry, instance: &str) -> anyhow::Result<Delivery> {
+    let mut delivery = Delivery::new(&entry.channel, entry.payload.clone());
+    delivery.id = entry.id;
+    delivery.instance = instance.into();
+    delivery.message_id.clone_from(&entry.message_id);
+    delivery.dedupe_key.clone_from(&entry.dedupe_key);
+    delivery.event_type.clone_from(&entry.event_type);
+    delivery.recipient.clone_from(&entry.recipient);
+    delivery.ordering_key.clone_from(&entry.ordering_key);
+    delivery.principal.clone_from(&entry.principal);
+    delivery.content_type.clone_from(&entry.content_type);
+    delivery.created_at = entry.created_at;
+    if let Some(headers) = entry.headers.as_deref().filter(|it| !it.is_empty()) {
+        let headers: BTreeMap<String, String> = serde_json::from_str(headers)
+            .context("the message's headers are no JSON object of texts")?;
+        delivery.headers = headers.into_iter().collect();
+    }
+    Ok(delivery)
+}
+
+fn command(preview: &Preview, payload: &[u8]) -> String {
+    let (before, body) = body(payload);
+    let mut parts = vec![
+        format!("{before}curl --request {}", quoted(&preview.method)),
+        format!("--globoff {}", quoted(&preview.url)),
+    ];
+    for (name, value) in &preview.headers {
+        parts.push(match preview.stand_ins.contains(name) {
+            // An expression of ours, to be filled in by the shell.
+            true => format!("--header \"{name}: {value}\""),
+            false if value.is_empty() => format!("--header {}", quoted(&format!("{name};"))),
+            false => format!("--header {}", quoted(&format!("{name}: {value}"))),
+        });
+    }
+    // What curl would add of its own.
+    if !preview
+        .headers
+        .iter()
+        .any(|(name, _)| name == "content-type")
+    {
+        parts.push("--header 'content-type:'".into());
+    }
+    match &preview.proxy {
+        Some(proxy) => parts.push(format!("--proxy {}", quoted(&format!("http://{proxy}")))),
+        None => parts.push("--noproxy '*'".into()),
+    }
+    if let Some(file) = &preview.ca_file {
+        parts.push(format!("--cacert {}", quoted(&file.to_string_lossy())));
+    }
+    if let Some((chain, key)) = &preview.client_cert {
+        parts.push(format!("--cert {}", quoted(&chain.to_string_lossy())));
+        parts.push(format!("--key {}", quoted(&key.to_string_lossy())));
+    }
+    parts.push(body);
+    parts.join(" \\\n  ")
+}
+
+/// What comes before curl, and curl's argument for the payload. A text that a terminal can show is
+/// an argument; `--data-raw` takes it byte for byte, a leading @ too. All else comes as base64.
+fn body(payload: &[u8]) -> (String, String) {
+    let text = std::str::from_utf8(payload).ok();
+    let text = text.filter(|it| it.len() <= ARGUMENT);
+    let shown = |it: char| it == '\n' || !harmful(it);
+    match text.filter(|it| it.chars().all(shown)) {
+        Some(text) => (String::new(), format!("--data-raw {}", quoted(text))),
+        None => {
+            let code = BASE64_STANDARD.encode(payload);
+            let before = format!("printf %s '{code}' | base64 -d | ");
+            (before, "--data-binary @-".into())
+        }
+    }
+}
+
+/// One word of a POSIX shell, whatever is in it.
+fn quoted(text: &str) -> String {
+    // Only a header's value can have one, and there it means a space.
+    let text = text.replace('\t', " ");
+    let plain = |it: char| it.is_ascii_alphanumeric() || "-_./:@%+,=".contains(it);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_stays_one_word() {
+        for (text, word) in [
+            ("https://erp.example/a-b", "https://erp.example/a-b"),
+            ("", "''"),
+            ("a b", "'a b'"),
+            ("it's $HOME `id`", r"'it'\''s $HOME `id`'"),
+        ] {
+            assert_eq!(quoted(text), word);
+        }
+    }
+
+    #[test]
+    fn what_a_terminal_cannot_show_is_base64() {
+        assert_eq!(body(b"@a\nb").1, "--data-raw '@a\nb'");
+        for odd in [
+            &b"a\0b"[..],
+            b"\xff",
+            b"a\rb",
+            b"a\tb",
+            "\u{202e}".as_bytes(),
+        ] {
+            assert_eq!(body(odd).1, "--data-binary @-", "{odd:?}");
+        }
+    }
+}

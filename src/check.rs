@@ -1,0 +1,357 @@
+//! Whether a file and its outbox are well: what is found, and what to do about it.
+
+use rusqlite::ErrorCode;
+
+use crate::clock::millis;
+use crate::condition::{FileInfo, Finding, Severity};
+use crate::error::{Error, Result};
+use crate::outbox::Outbox;
+use crate::schema;
+use crate::settings::MAX_LEASE;
+use crate::stats::{Age, ChannelState, ChannelStats, Stats};
+use crate::store::check::{self, Horizon, Seen};
+use crate::store::{file, read};
+
+use Severity::{Fault, Note, Warning};
+
+const HOUR: i64 = 3_600_000;
+const DAY: i64 = 24 * HOUR;
+
+/// No honest clock reads less: 2026-01-01, before the first release.
+const FIRST_HONEST: i64 = 1_767_225_600_000;
+
+/// Beyond any back-off that makes sense.
+const LONGEST_WAIT: i64 = 31 * DAY;
+
+/// A write-ahead log that was not cleaned for long.
+const LARGE_LOG: u64 = 64 * 1024 * 1024;
+
+/// Unused space that is worth a word.
+const MUCH_FREE: u64 = 10 * 1024 * 1024;
+
+/// The versions of SQLite that may lose the write-ahead log's last commits when it is reset by one
+/// connection while another writes.
+const WAL_RESET: std::ops::RangeInclusive<i32> = 3_007_000..=3_051_002;
+
+impl Outbox {
+    /// Looks for everything that is wrong with the file and its outbox, the gravest first, and says
+    /// what to do about it. Changes nothing.
+    ///
+    /// It reads the whole file, table by table, about a second per 100 MB: in a file without a
+    /// write-ahead log the application's commits wait meanwhile for a table at a time.
+    pub fn check(&self) -> Result<Vec<Finding>> {
+        let conn = self.shared().opener().open()?;
+        let now = self.shared().clock().wall();
+        let info = file::info(&conn, self.path())?;
+        let mut found = damages(&conn)?;
+        let damaged = found.iter().any(|it| it.severity == Fault);
+        let parts = [
+            (|conn, _| parts(conn)) as fn(&rusqlite::Connection, i64) -> Result<Vec<Finding>>,
+            clock,
+            messages,
+            lanes,
+            channels,
+        ];
+        for part in parts {
+            match part(&conn, now) {
+                Ok(more) => found.extend(more),
+                // What is damaged cannot be read; that is said already.
+                Err(error) if damaged && is_corrupt(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        found.extend(storage(&info));
+        found.sort_by_key(|it| std::cmp::Reverse(it.severity));
+        Ok(found)
+    }
+}
+
+fn is_corrupt(error: &Error) -> bool {
+    matches!(error, Error::Sqlite(cause) if matches!(
+        cause.sqlite_error_code(),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+    ))
+}
+
+fn damages(conn: &rusqlite::Connection) -> Result<Vec<Finding>> {
+    let words = match check::damages(conn) {
+        Ok(words) => words,
+        Err(error) if is_corrupt(&error) => vec![error.chain()],
+        Err(error) => return Err(error),
+    };
+    Ok(words
+        .into_iter()
+        .map(|word| {
+            // A row that breaks a rule is no damage of the file: somebody switched the checks off.
+            if word.contains("constraint failed") || word.contains("NULL value in") {
+                return Finding::new(
+                    Warning,
+                    "broken_rule",
+                    format!("a row breaks a rule of its table: {word}"),
+                    "some program wrote past the checks: find out which, and mend the row",
+                );
+            }
+            Finding::new(
+                Fault,
+                "damaged",
+                format!("the file is damaged: {word}"),
+                "stop all programs, keep a copy of the file and its -wal, and restore a backup, or \
+                 save what can be read with `sqlite3 FILE .recover`",
+            )
+        })
+        .collect())
+}
+
+fn parts(conn: &rusqlite::Connection) -> Result<Vec<Finding>> {
+    let missing = schema::missing(conn)?;
+    if missing.is_empty() {
+        return Ok(Vec::new());
+    }
+    let finding = Finding::new(
+        Fault,
+        "schema_incomplete",
+        format!("parts of the outbox are missing: {}", missing.join(", ")),
+        "put them back with `outbox upgrade`, and find out what removed them",
+    );
+    Ok(vec![finding.of(missing.len() as u64, None)])
+}
+
+fn clock(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
+    let newest = check::newest(conn)?;
+    let behind = newest.map_or(0, |newest| newest.saturating_sub(now));
+    let text = if now < FIRST_HONEST {
+        "this machine's clock stands before 2026".to_string()
+    } else if behind > DAY {
+        format!(
+            "this machine's clock stands {} before the newest message",
+            Age(behind)
+        )
+    } else {
+        return Ok(Vec::new());
+    };
+    let remedy = "set the clock; until then nothing expires and no schedule is kept";
+    Ok(vec![Finding::new(Fault, "clock", text, remedy)])
+}
+
+fn messages(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
+    let horizon = Horizon {
+        lease: now.saturating_add(2 * millis(MAX_LEASE)),
+        backoff: now.saturating_add(LONGEST_WAIT),
+        enqueue: now.saturating_add(DAY),
+    };
+    let odd = check::odd(conn, horizon)?;
+    let orphans = check::orphans(conn)?;
+    let cases = [
+        (
+            odd.impossible,
+            Fault,
+            "impossible_row",
+            "impossible: it breaks a rule of the table",
+            "somebody wrote them past the checks; look at one with `outbox show`, and find out who",
+        ),
+        (
+            odd.leased,
+            Warning,
+            "lease_in_future",
+            "claimed until a moment that no lease reaches",
+            "a clock was wrong when they were claimed; `outbox drain` or `outbox run` takes them back",
+        ),
+        (
+            odd.distant,
+            Warning,
+            "due_in_future",
+            "due later than any back-off reaches, and not scheduled",
+            "a clock was wrong when they failed; `outbox drain --now` makes them due",
+        ),
+        (
+            odd.future,
+            Warning,
+            "enqueued_in_future",
+            "enqueued more than a day in the future",
+            "a clock was or is wrong; compare this machine's with the right time",
+        ),
+        (
+            odd.undated,
+            Note,
+            "settled_without_date",
+            "settled or dead without a date",
+            "their status was set by hand without settled_at; a purge leaves them",
+        ),
+        (
+            orphans,
+            Note,
+            "orphan_attempts",
+            "gone, but a record of failed attempts is left",
+            "harmless; they were deleted with triggers off",
+        ),
+    ];
+    let finding = |(seen, severity, code, what, remedy): (Seen, Severity, _, &str, &str)| {
+        let text = match (seen.count, seen.first) {
+            (1, Some(id)) => format!("message {id} is {what}"),
+            (count, Some(id)) => format!("{count} messages are {what}, the first is {id}"),
+            (count, None) => format!("{count} messages are {what}"),
+        };
+        (seen.count > 0)
+            .then(|| Finding::new(severity, code, text, remedy).of(seen.count, seen.first))
+    };
+    Ok(cases.into_iter().filter_map(finding).collect())
+}
+
+fn lanes(conn: &rusqlite::Connection, _: i64) -> Result<Vec<Finding>> {
+    let mut found = Vec::new();
+    let headless = check::headless(conn)?;
+    if headless > 0 {
+        let text = format!("messages of {headless} ordering keys wait, and nothing is before them");
+        let remedy = "the next `outbox drain` or `outbox run` mends it; INSERT OR REPLACE or \
+                      triggers that were off leave such lanes";
+        found.push(Finding::new(Warning, "headless_lane", text, remedy).of(headless, None));
+    }
+    let mut many = 0;
+    for channel in read::channels(conn)? {
+        many += check::many_headed(conn, &channel)?;
+    }
+    if many > 0 {
+        let text = format!("{many} ordering keys have more than one message that may be sent now");
+        let remedy = "their order is not kept; insert channel and ordering key into the view \
+                      outbox_lane_procedure, and find out who wrote with triggers off";
+        found.push(Finding::new(Fault, "many_headed_lane", text, remedy).of(many, None));
+    }
+    Ok(found)
+}
+
+fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
+    let stats: Stats = crate::store::stats::stats(conn, now)?;
+    let mut found = Vec::new();
+    for name in read::channels(conn)? {
+        let shown = name.show();
+        let Some(channel) = stats.channels.iter().find(|it| it.channel == shown) else {
+            continue;
+        };
+        found.extend(state(channel, now));
+        let dead = channel.counts.dead;
+        if dead > 0 {
+            let text = format!("{shown}: dead letters wait for a person: {dead}");
+            let remedy = format!("see `outbox list --status dead --channel {shown}`");
+            found.push(
+                Finding::new(Warning, "dead_letters", text, remedy)
+                    .of(dead, None)
+                    .channel(&shown),
+            );
+        }
+        if let Some(skew) = channel.clock_skew {
+            let by = Age(skew.saturating_abs());
+            let text = format!("{shown}: the receiver's clock and this machine's differ by {by}");
+            let remedy = "set this machine's clock by the network, or tell the receiver";
+            found.push(Finding::new(Warning, "clock_skew", text, remedy).channel(&shown));
+        }
+        if channel.state == ChannelState::Ok
+            && check::unattended(conn, &name, now.saturating_sub(HOUR), now)?
+        {
+            let text =
+                format!("{shown}: messages have been due for an hour, and nobody sends them");
+            let remedy = "no program drains this channel: start the application's pump, or \
+                          `outbox run`, with a route for it";
+            found.push(Finding::new(Warning, "unattended", text, remedy).channel(&shown));
+        }
+    }
+    if stats.conflicts > 0 {
+        let count = stats.conflicts;
+        let text = format!("messages with a key that was taken by other content: {count}");
+        let remedy = "they are in the table outbox_conflict and are not sent; compare them with \
+                      the key's holder, enqueue what is missing under another key, delete the rest";
+        found.push(Finding::new(Warning, "conflicts", text, remedy).of(count, None));
+    }
+    Ok(found)
+}
+
+fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
+    let (severity, code, remedy) = match channel.state {
+        ChannelState::Unauthorised => (
+            Warning,
+            "unauthorised",
+            "renew the credentials of its route; then `outbox resume`, or wait for the next probe",
+        ),
+        ChannelState::Rejecting => (
+            Warning,
+            "rejecting",
+            "the receiver refuses everything: look at the last error with its operator; then `outbox resume`",
+        ),
+        ChannelState::Offline => (
+            Note,
+            "offline",
+            "nothing is lost; it is probed again and again by itself",
+        ),
+        ChannelState::Holding => (
+            Note,
+            "holding",
+            "the receiver asked for it; it goes on by itself",
+        ),
+        ChannelState::Paused => (Note, "paused", "`outbox resume` lets it go on"),
+        _ => return None,
+    };
+    let mut text = format!("{}: {}", channel.channel, channel.state);
+    if let Some(since) = channel.since {
+        text.push_str(&format!(" for {}", Age(now.saturating_sub(since))));
+    }
+    if let Some(reason) = &channel.reason {
+        text.push_str(&format!(": {reason}"));
+    }
+    Some(Finding::new(severity, code, text, remedy).channel(&channel.channel))
+}
+
+fn storage(info: &FileInfo) -> Vec<Finding> {
+    let wal = info.journal_mode == "wal";
+    let mut found = vec![match wal {
+        true => Finding::new(
+            Note,
+            "journal_mode",
+            "the file has a write-ahead log; connections of the outbox commit with synchronous=FULL, \
+             which a power cut does not undo",
+            "see that the application sets synchronous=FULL too: with NORMAL a power cut takes back \
+             its last commits, the sale and its message together",
+        ),
+        false => Finding::new(
+            Note,
+            "journal_mode",
+            format!(
+                "the file has no write-ahead log (journal_mode={}): readers and writers wait for each other",
+                info.journal_mode
+            ),
+            "on a local disk, `PRAGMA journal_mode = WAL` makes both quicker; it is the \
+             application's decision",
+        ),
+    }];
+    if wal && WAL_RESET.contains(&rusqlite::version_number()) {
+        found.push(Finding::new(
+            Warning,
+            "sqlite_version",
+            format!(
+                "this program uses SQLite {}, which in rare cases loses commits when two connections \
+                 use a write-ahead log",
+                info.sqlite
+            ),
+            "use SQLite 3.51.3 or newer in every program that opens the file",
+        ));
+    }
+    if info.wal_bytes > LARGE_LOG {
+        let megabytes = info.wal_bytes / 1_000_000;
+        found.push(Finding::new(
+            Warning,
+            "large_wal",
+            format!("the write-ahead log has {megabytes} MB"),
+            "some program reads in one transaction for very long, or none that writes ever closes \
+             the file: find it (lsof), and let it end its transaction",
+        ));
+    }
+    let free = info.free_bytes();
+    if free > MUCH_FREE && free > info.pages.saturating_mul(info.page_size) / 4 {
+        let megabytes = free / 1_000_000;
+        found.push(Finding::new(
+            Note,
+            "free_pages",
+            format!("{megabytes} MB of the file are unused"),
+            "they are used again; `outbox compact` gives them to the disk",
+        ));
+    }
+    found
+}

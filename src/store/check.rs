@@ -1,0 +1,225 @@
+//! Looking for what should not be: in slices, so that no read lasts.
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, ErrorCode, Row, params};
+
+use crate::error::Result;
+use crate::store::read::{Name, number, text};
+use crate::store::upkeep::{self, LaneCursor};
+
+/// Rows that one statement looks at.
+const SLICE: i64 = 5_000;
+
+/// Lanes looked at in one go.
+const LANES: usize = 500;
+
+/// Damages that are told; more would say nothing new.
+const MOST: usize = 10;
+
+/// How many rows have something, and the first of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) count: u64,
+    pub(crate) first: Option<i64>,
+}
+
+impl Seen {
+    fn add(&mut self, row: &Row<'_>, count: &str, first: &str) -> rusqlite::Result<()> {
+        self.count += number(row, count)?.unwrap_or(0).unsigned_abs();
+        self.first = match self.first {
+            None => number(row, first)?,
+            first => first,
+        };
+        Ok(())
+    }
+}
+
+/// What is odd about messages, one by one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Odd {
+    /// A status or type that the schema forbids.
+    pub(crate) impossible: Seen,
+    /// Settled or dead, and nobody knows since when.
+    pub(crate) undated: Seen,
+    /// Claimed for longer than any lease.
+    pub(crate) leased: Seen,
+    /// Due later than any back-off, without a schedule.
+    pub(crate) distant: Seen,
+    /// Enqueued in the future.
+    pub(crate) future: Seen,
+}
+
+const ODD: &str = "
+SELECT count(*) FILTER (WHERE impossible) AS impossible, min(id) FILTER (WHERE impossible) AS impossible_first,
+       count(*) FILTER (WHERE undated) AS undated, min(id) FILTER (WHERE undated) AS undated_first,
+       count(*) FILTER (WHERE leased) AS leased, min(id) FILTER (WHERE leased) AS leased_first,
+       count(*) FILTER (WHERE distant) AS distant, min(id) FILTER (WHERE distant) AS distant_first,
+       count(*) FILTER (WHERE future) AS future, min(id) FILTER (WHERE future) AS future_first
+  FROM (
+    SELECT id,
+           typeof(channel) <> 'text' OR channel = '' OR typeof(dedupe_key) <> 'text'
+             OR typeof(message_id) <> 'text' OR message_id = ''
+             OR typeof(next_attempt_at) <> 'integer' OR typeof(claims) <> 'integer'
+             OR typeof(attempts) <> 'integer' OR claims < 0 OR attempts < 0
+             OR status IS NULL
+             OR status NOT IN ('pending', 'waiting', 'sending', 'sent', 'dead', 'expired', 'cancelled')
+             OR status = 'waiting' AND ordering_key IS NULL AS impossible,
+           status IN ('sent', 'dead', 'expired', 'cancelled') AND settled_at IS NULL AS undated,
+           status = 'sending' AND next_attempt_at > ?3 AS leased,
+           status IN ('pending', 'waiting') AND next_attempt_at > ?4
+             AND next_attempt_at > coalesce(available_at, 0) AS distant,
+           created_at > ?5 AS future
+      FROM outbox WHERE id > ?1 AND id <= ?2)";
+
+/// Moments after which something is odd.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Horizon {
+    pub(crate) lease: i64,
+    pub(crate) backoff: i64,
+    pub(crate) enqueue: i64,
+}
+
+/// Looks at every message.
+pub(crate) fn odd(conn: &Connection, horizon: Horizon) -> Result<Odd> {
+    let mut odd = Odd::default();
+    let mut statement = conn.prepare_cached(ODD)?;
+    let Horizon {
+        lease,
+        backoff,
+        enqueue,
+    } = horizon;
+    slices(
+        conn,
+        "SELECT min(id) FROM outbox WHERE id > ?1",
+        |from, to| {
+            statement.query_row(params![from, to, lease, backoff, enqueue], |row| {
+                odd.impossible.add(row, "impossible", "impossible_first")?;
+                odd.undated.add(row, "undated", "undated_first")?;
+                odd.leased.add(row, "leased", "leased_first")?;
+                odd.distant.add(row, "distant", "distant_first")?;
+                odd.future.add(row, "future", "future_first")
+            })
+        },
+    )?;
+    Ok(odd)
+}
+
+/// Attempts of messages that are not there.
+pub(crate) fn orphans(conn: &Connection) -> Result<Seen> {
+    let mut seen = Seen::default();
+    let mut statement = conn.prepare_cached(
+        "SELECT count(*) AS n, min(a.message) AS first FROM outbox_attempt AS a
+          WHERE a.id > ?1 AND a.id <= ?2
+            AND NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.id = a.message)",
+    )?;
+    let next = "SELECT min(id) FROM outbox_attempt WHERE id > ?1";
+    slices(conn, next, |from, to| {
+        statement.query_row([from, to], |row| seen.add(row, "n", "first"))
+    })?;
+    Ok(seen)
+}
+
+fn slices(
+    conn: &Connection,
+    next: &str,
+    mut look: impl FnMut(i64, i64) -> rusqlite::Result<()>,
+) -> Result<()> {
+    let mut next = conn.prepare_cached(next)?;
+    let mut from = i64::MIN;
+    while let Some(first) = next.query_row([from], |row| row.get::<_, Option<i64>>(0))? {
+        let to = first.saturating_add(SLICE - 1);
+        look(first.saturating_sub(1), to)?;
+        from = to;
+        if to == i64::MAX {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Lanes in which messages wait for nobody.
+pub(crate) fn headless(conn: &Connection) -> Result<u64> {
+    let mut count = 0;
+    let mut cursor = Some(LaneCursor::default());
+    while let Some(at) = cursor.take() {
+        let (found, next) = upkeep::headless_lanes(conn, at, LANES)?;
+        count += found.len() as u64;
+        cursor = next;
+    }
+    Ok(count)
+}
+
+/// Lanes of a channel in which more than one message may be sent at a time. Index `outbox_lane`.
+pub(crate) fn many_headed(conn: &Connection, channel: &Name) -> Result<u64> {
+    let sql = "
+        SELECT count(*) FROM (
+          SELECT 1 FROM outbox INDEXED BY outbox_lane
+           WHERE channel = ?1 AND ordering_key IS NOT NULL
+             AND (status = 'pending' OR status = 'waiting' OR status = 'sending' OR status = 'dead')
+           GROUP BY ordering_key
+          HAVING sum(status = 'pending') + max(status = 'sending') > 1)";
+    let lanes: i64 = conn
+        .prepare_cached(sql)?
+        .query_row([channel], |row| row.get(0))?;
+    Ok(lanes.unsigned_abs())
+}
+
+/// Whether messages of a channel have been due since `since` and nobody has sent any from then on.
+pub(crate) fn unattended(conn: &Connection, channel: &Name, since: i64, now: i64) -> Result<bool> {
+    let sql = "
+        SELECT EXISTS (SELECT 1 FROM outbox INDEXED BY outbox_due
+                        WHERE channel = ?1 AND status = 'pending' AND next_attempt_at <= ?2
+                          AND created_at <= ?2)
+           AND NOT EXISTS (SELECT 1 FROM outbox INDEXED BY outbox_due
+                            WHERE channel = ?1 AND status = 'sending' AND next_attempt_at > ?3)
+           AND NOT EXISTS (SELECT 1 FROM outbox INDEXED BY outbox_settled
+                            WHERE (status = 'sent' OR status = 'expired' OR status = 'cancelled')
+                              AND channel = ?1 AND status = 'sent' AND settled_at > ?2)";
+    Ok(conn
+        .prepare_cached(sql)?
+        .query_row(params![channel, since, now], |row| row.get(0))?)
+}
+
+/// When the newest message was enqueued.
+pub(crate) fn newest(conn: &Connection) -> Result<Option<i64>> {
+    Ok(upkeep::newest_enqueue(conn)?)
+}
+
+/// What SQLite finds damaged, table by table: each is a read of its own. Its own words, a few.
+pub(crate) fn damages(conn: &Connection) -> Result<Vec<String>> {
+    let mut tables = conn.prepare(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0
+         UNION ALL SELECT 'sqlite_master'",
+    )?;
+    let tables = tables
+        .query_map([], |row| text(row, "name"))?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut statement = conn.prepare("SELECT quick_check FROM pragma_quick_check(?1)")?;
+    let mut found = Vec::new();
+    for table in tables.into_iter().flatten() {
+        let mut tell = |said: &str| {
+            let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+            if said != "ok" && found.len() < MOST {
+                found.push(format!("{table}: {said}"));
+            }
+        };
+        let mut rows = statement.query([&table])?;
+        loop {
+            match rows.next() {
+                Ok(None) => break,
+                Ok(Some(row)) => {
+                    if let ValueRef::Text(said) = row.get_ref(0)? {
+                        tell(&String::from_utf8_lossy(said));
+                    }
+                }
+                // Some damages it does not tell, but stops at them.
+                Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
+                    tell(&error.to_string());
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,302 @@
+//! What is wrong with a file is named, with its remedy.
+
+use serde_json::Value;
+
+use super::{Desk, Ran};
+use crate::server::{Server, respond};
+
+fn check(desk: &Desk) -> Ran {
+    desk.run(["check", "till.db", "--json"])
+}
+
+/// The codes of what needs a person.
+fn codes(ran: &Ran) -> Vec<String> {
+    let report = ran.json();
+    let all = report["findings"].as_array().unwrap().iter();
+    let grave = all.filter(|it| it["severity"] != "note");
+    grave
+        .map(|it| it["code"].as_str().unwrap().into())
+        .collect()
+}
+
+fn finding(ran: &Ran, code: &str) -> Value {
+    let report = ran.json();
+    let mut all = report["findings"].as_array().unwrap().iter();
+    let found = all.find(|it| it["code"] == code);
+    found
+        .unwrap_or_else(|| panic!("no {code} in {report}"))
+        .clone()
+}
+
+/// After this SQL the check finds exactly this.
+fn finds(sql: &str, code: &str) -> Value {
+    let desk = Desk::new();
+    for key in ["S-1", "S-2", "S-3"] {
+        desk.done([
+            "enqueue",
+            "till.db",
+            "--channel=sales",
+            "--ordering-key=lane",
+            "--key",
+            key,
+            "1",
+        ]);
+    }
+    desk.sql().execute_batch(sql).unwrap();
+    let ran = check(&desk);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert_eq!(codes(&ran), [code], "{ran:?}");
+    finding(&ran, code)
+}
+
+#[test]
+fn a_sound_file_needs_nobody() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let before = std::fs::read(desk.path("till.db")).unwrap();
+    let ran = check(&desk);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
+    let report = ran.json();
+    assert_eq!(report["needs_person"], false);
+    assert_eq!(report["file"]["journal_mode"], "wal");
+    assert!(
+        finding(&ran, "journal_mode")["text"]
+            .as_str()
+            .unwrap()
+            .contains("power cut")
+    );
+    assert_eq!(std::fs::read(desk.path("till.db")).unwrap(), before);
+    let text = desk.done(["check", "till.db"]);
+    assert!(
+        text.contains("nothing needs a person") && text.contains("SQLite 3."),
+        "{text}"
+    );
+}
+
+#[test]
+fn broken_lanes_are_found() {
+    let off = "PRAGMA writable_schema = 0; DROP TRIGGER outbox_status_changed; DROP TRIGGER outbox_deleted;";
+    let back = include_str!("../../../schema.sql");
+    let headless = finds(
+        &format!("{off} UPDATE outbox SET status = 'waiting' WHERE id = 1; {back}"),
+        "headless_lane",
+    );
+    assert_eq!(headless["count"], 1);
+    let many = finds(
+        &format!("{off} UPDATE outbox SET status = 'pending'; {back}"),
+        "many_headed_lane",
+    );
+    assert_eq!(
+        (&many["count"], &many["severity"]),
+        (&1.into(), &"fault".into())
+    );
+}
+
+#[test]
+fn marks_of_wrong_clocks_are_found() {
+    let far = 4_000_000_000_000_i64;
+    let lease = finds(
+        &format!(
+            "UPDATE outbox SET status = 'sending', claims = 1, next_attempt_at = {far} WHERE id = 1"
+        ),
+        "lease_in_future",
+    );
+    assert_eq!(lease["message"], 1);
+    finds(
+        &format!("UPDATE outbox SET next_attempt_at = {far}, attempts = 1 WHERE id = 1"),
+        "due_in_future",
+    );
+    finds(
+        &format!("UPDATE outbox SET created_at = {far} WHERE id = 2"),
+        "enqueued_in_future",
+    );
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    desk.sql()
+        .execute_batch(&format!("UPDATE outbox SET created_at = {far}"))
+        .unwrap();
+    let ran = check(&desk);
+    assert_eq!(codes(&ran), ["clock", "enqueued_in_future"]);
+    assert!(
+        finding(&ran, "clock")["remedy"]
+            .as_str()
+            .unwrap()
+            .contains("set the clock")
+    );
+}
+
+#[test]
+fn a_scheduled_message_is_not_odd() {
+    let desk = Desk::new();
+    desk.done([
+        "enqueue",
+        "till.db",
+        "--channel=later",
+        "--delay=300d",
+        "{}",
+    ]);
+    assert_eq!(codes(&check(&desk)), Vec::<String>::new());
+}
+
+#[test]
+fn rows_past_the_checks_are_found() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    desk.sql()
+        .execute_batch(
+            "PRAGMA ignore_check_constraints = 1;
+             UPDATE outbox SET attempts = -1 WHERE id = 1;
+             DELETE FROM outbox_attempt;
+             INSERT INTO outbox_attempt (message, at, outcome) VALUES (77, 1, 'timeout');",
+        )
+        .unwrap();
+    let ran = check(&desk);
+    assert_eq!(ran.code, 4);
+    assert_eq!(codes(&ran), ["impossible_row", "broken_rule"], "{ran:?}");
+    assert_eq!(finding(&ran, "impossible_row")["message"], 1);
+    assert_eq!(finding(&ran, "orphan_attempts")["message"], 77);
+}
+
+#[test]
+fn what_was_settled_by_hand_is_a_note() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    desk.sql()
+        .execute_batch("UPDATE outbox SET status = 'cancelled' WHERE id = 1")
+        .unwrap();
+    let ran = check(&desk);
+    assert_eq!(ran.code, 0);
+    assert_eq!(finding(&ran, "settled_without_date")["count"], 1);
+}
+
+#[test]
+fn missing_parts_of_the_schema_are_named() {
+    let found = finds(
+        "DROP TRIGGER outbox_guard; DROP INDEX outbox_expiry",
+        "schema_incomplete",
+    );
+    let text = found["text"].as_str().unwrap();
+    assert!(
+        text.contains("outbox_guard") && text.contains("outbox_expiry"),
+        "{text}"
+    );
+    assert!(found["remedy"].as_str().unwrap().contains("outbox upgrade"));
+}
+
+#[test]
+fn a_damaged_page_is_found_and_the_rest_is_told_all_the_same() {
+    let desk = Desk::new();
+    desk.sql()
+        .execute_batch(
+            "CREATE TABLE sale (id INTEGER PRIMARY KEY, text);
+             WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500)
+             INSERT INTO sale (text) SELECT hex(randomblob(500)) FROM n;
+             INSERT INTO outbox (channel, dedupe_key, payload) VALUES ('sales', 'S-1', '1'), ('sales', 'S-2', '1');
+             INSERT INTO outbox (channel, dedupe_key, payload) VALUES ('sales', 'S-1', 'other')
+               ON CONFLICT (channel, dedupe_key) DO NOTHING;
+             PRAGMA wal_checkpoint(TRUNCATE);",
+        )
+        .unwrap();
+    let mut bytes = std::fs::read(desk.path("till.db")).unwrap();
+    let middle = (bytes.len() * 3 / 4) / 4096 * 4096;
+    bytes[middle..middle + 4096].fill(0xa5);
+    desk.write("till.db", &bytes);
+    let ran = check(&desk);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    let damage = finding(&ran, "damaged");
+    assert!(
+        damage["text"].as_str().unwrap().contains("sale"),
+        "{damage}"
+    );
+    assert_eq!(finding(&ran, "conflicts")["count"], 1);
+}
+
+#[test]
+fn dead_letters_and_channels_that_need_a_person_are_told() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    desk.put("other", "O-1", "text");
+    let server = Server::start(|seen| match seen.target.as_str() {
+        "/sales" => respond(422, &[], r#"{"detail":"no \u001b[2J article"}"#),
+        _ => respond(401, &[], ""),
+    });
+    let url = server.url("/{channel}");
+    desk.run(["drain", "till.db", "--url", &url]);
+    let ran = check(&desk);
+    let mut found = codes(&ran);
+    found.sort();
+    assert_eq!(found, ["dead_letters", "unauthorised"]);
+    assert_eq!(finding(&ran, "dead_letters")["channel"], "sales");
+    let text = desk.run(["check", "till.db"]);
+    assert_eq!(text.code, 4);
+    assert!(text.out.contains("outbox list --status dead"), "{text:?}");
+    assert!(!text.out.contains('\u{1b}'));
+}
+
+#[test]
+fn messages_that_nobody_sends_are_told() {
+    let hours_ago = "(unixepoch() - 7200) * 1000";
+    let sql = format!("UPDATE outbox SET created_at = {hours_ago}");
+    assert_eq!(finds(&sql, "unattended")["channel"], "sales");
+}
+
+#[test]
+fn a_file_without_a_write_ahead_log_is_explained() {
+    let desk = Desk::new();
+    desk.sql()
+        .execute_batch("PRAGMA journal_mode = DELETE")
+        .unwrap();
+    let ran = check(&desk);
+    assert_eq!(ran.code, 0);
+    let text = finding(&ran, "journal_mode")["text"]
+        .as_str()
+        .unwrap()
+        .to_string();
+    assert!(text.contains("journal_mode=delete"), "{text}");
+}
+
+#[test]
+fn settings_are_checked_with_their_secrets_and_channels() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    desk.put("whatsapp", "W-1", "text");
+    let with = |text: &str| {
+        desk.write("outbox.toml", text);
+        desk.run(["check", "till.db", "--config", "outbox.toml", "--json"])
+    };
+    let ran =
+        with("[channel.sales]\nurl = \"https://erp.example/\"\nbearer = { file = \"none\" }\n");
+    assert_eq!(ran.code, 4);
+    assert_eq!(codes(&ran), ["secret", "unrouted"]);
+    assert!(
+        finding(&ran, "secret")["text"]
+            .as_str()
+            .unwrap()
+            .contains("none cannot be read")
+    );
+    assert_eq!(finding(&ran, "unrouted")["channel"], "whatsapp");
+    let ran = with("[channel.sales]\nurl = \"http://erp.example/\"\n");
+    assert_eq!(codes(&ran), ["settings"]);
+    assert!(
+        finding(&ran, "settings")["text"]
+            .as_str()
+            .unwrap()
+            .contains("line 2")
+    );
+    desk.write("token", "t0ken");
+    let ran =
+        with("[channel.default]\nurl = \"https://erp.example/\"\nbearer = { file = \"token\" }\n");
+    assert_eq!((ran.code, codes(&ran)), (0, Vec::new()));
+    assert!(!ran.out.contains("t0ken"));
+}
+
+#[test]
+fn it_waits_for_nobody_and_keeps_nobody_waiting() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let conn = desk.sql();
+    conn.execute_batch("BEGIN IMMEDIATE; INSERT INTO outbox (channel, payload) VALUES ('a', 'x')")
+        .unwrap();
+    assert_eq!(check(&desk).code, 0);
+    conn.execute_batch("COMMIT").unwrap();
+}
