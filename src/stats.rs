@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::circuit::OnDead;
+
 /// A channel's state as a person sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 #[non_exhaustive]
@@ -125,6 +127,8 @@ pub struct ChannelStats {
     pub reason_code: Option<String>,
     /// Why, for a person.
     pub reason: Option<String>,
+    /// What a dead letter does to those behind it.
+    pub on_dead: OnDead,
     /// Who paused it.
     pub paused_by: Option<String>,
     /// The receiver's clock minus ours in milliseconds, when last heard and more than a minute.

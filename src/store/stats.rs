@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use crate::circuit::OnDead;
 use crate::error::Result;
 use crate::stats::{ChannelState, ChannelStats, Counts, Stats};
 use crate::store::read::{Name, channels, number, text};
@@ -30,7 +31,7 @@ const MOST_ATTEMPTS: &str = "
                       WHERE channel = ?1 AND status = 'sending' LIMIT 10000))";
 
 const STATE: &str = "
-    SELECT state, since, until, reason_code, reason, paused_at, paused_by, pause_reason, clock_skew
+    SELECT state, since, until, reason_code, reason, paused_at, paused_by, pause_reason, clock_skew, on_dead
       FROM outbox_channel WHERE channel = ?1";
 
 /// The whole file.
@@ -146,6 +147,10 @@ fn state(conn: &Connection, name: &Name) -> Result<ChannelStats> {
             reason_code: text(row, "reason_code")?,
             reason: text(row, "reason")?,
             clock_skew: number(row, "clock_skew")?,
+            on_dead: match text(row, "on_dead")?.as_deref() {
+                Some("skip") => OnDead::Skip,
+                _ => OnDead::Hold,
+            },
             ..ChannelStats::default()
         };
         Ok(match number(row, "paused_at")? {

@@ -1,15 +1,18 @@
 //! The tool `outbox`, run as a process.
 
+mod bundle;
 mod check;
 mod curl;
 mod drain;
 mod files;
+mod operate;
 mod output;
 mod paths;
 mod run;
 mod settings;
 mod sink;
 mod store;
+mod why;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Lines, Write};

@@ -5,7 +5,16 @@ use super::Desk;
 use sqlite_outbox::rusqlite::Connection;
 
 /// Every command that works on a file, with all it needs.
-const COMMANDS: [&[&str]; 13] = [
+const COMMANDS: [&[&str]; 22] = [
+    &["why", "PATH"],
+    &["why", "PATH", "1", "--json"],
+    &["retry", "PATH", "1"],
+    &["cancel", "PATH", "--all"],
+    &["edit", "PATH", "1", "{}"],
+    &["pause", "PATH", "sales"],
+    &["resume", "PATH", "sales"],
+    &["purge", "PATH", "--older-than", "1d"],
+    &["bundle", "PATH", "support.json"],
     &["check", "PATH"],
     &["curl", "PATH", "1", "--config", "outbox.toml"],
     &["export", "PATH"],

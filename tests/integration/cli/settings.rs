@@ -139,19 +139,6 @@ fn a_secret_in_the_file_is_refused_and_not_repeated() {
 }
 
 #[test]
-fn a_key_that_does_nothing_yet_is_refused() {
-    refused(
-        &with("on_dead = \"skip\""),
-        "line 3: channel.sales.on_dead is not supported",
-    );
-    let keep = "[drain]\nkeep_sent = \"400d\"\n";
-    refused(
-        &format!("{keep}{}", with("")),
-        "line 2: drain.keep_sent is not supported",
-    );
-}
-
-#[test]
 fn a_file_that_is_no_toml_or_not_there_is_one_line() {
     refused("[drain\n", "line 1: ");
     refused("[channel.sales]\nurl = \"x\n", "line 2: ");

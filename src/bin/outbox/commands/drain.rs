@@ -60,6 +60,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let loaded = load(arguments)?;
     let outbox = arguments.database.open()?;
+    loaded.apply(&outbox)?;
     logger::start(arguments.loudness, Role::Reports);
     let signal = Signals::listen()?;
     let bar = Bar::new(!arguments.loudness.quiet, || outbox.unsent());

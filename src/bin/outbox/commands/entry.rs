@@ -37,14 +37,28 @@ pub(super) struct Row<'a> {
     failed_attempts: Option<Vec<Failed<'a>>>,
 }
 
+/// A failed attempt.
 #[derive(Serialize)]
-struct Failed<'a> {
+pub(super) struct Failed<'a> {
     at: i64,
     duration_ms: Option<i64>,
     outcome: &'a str,
     http_status: Option<i64>,
     charged: bool,
     error: Option<&'a str>,
+}
+
+impl<'a> Failed<'a> {
+    pub(super) fn new(attempt: &'a Attempt) -> Self {
+        Self {
+            at: attempt.at,
+            duration_ms: attempt.duration_ms,
+            outcome: &attempt.outcome,
+            http_status: attempt.http_status,
+            charged: attempt.charged.is_some(),
+            error: attempt.error.as_deref(),
+        }
+    }
 }
 
 impl<'a> Row<'a> {
@@ -82,15 +96,7 @@ impl<'a> Row<'a> {
     }
 
     pub(super) fn with_attempts(mut self, attempts: &'a [Attempt]) -> Self {
-        let failed = |it: &'a Attempt| Failed {
-            at: it.at,
-            duration_ms: it.duration_ms,
-            outcome: &it.outcome,
-            http_status: it.http_status,
-            charged: it.charged.is_some(),
-            error: it.error.as_deref(),
-        };
-        self.failed_attempts = Some(attempts.iter().map(failed).collect());
+        self.failed_attempts = Some(attempts.iter().map(Failed::new).collect());
         self
     }
 }

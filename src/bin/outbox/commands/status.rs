@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Status<'a> {
+pub(super) struct Status<'a> {
     total: Numbers,
     conflicts: u64,
     channels: Vec<Channel<'a>>,
@@ -89,7 +89,7 @@ pub(super) fn attention(stats: &Stats) -> bool {
     stats.total.unsent() == 0 && (stats.total.dead > 0 || stats.conflicts > 0)
 }
 
-fn as_json(stats: &Stats) -> Status<'_> {
+pub(super) fn as_json(stats: &Stats) -> Status<'_> {
     let channel = |it| {
         let it: &ChannelStats = it;
         Channel {

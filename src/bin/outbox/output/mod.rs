@@ -167,6 +167,14 @@ pub(crate) fn scrub(text: &str) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
+/// A JSON text of several lines for a file, which someone may show on a terminal.
+pub(crate) fn json_text(value: &impl Serialize) -> anyhow::Result<String> {
+    let text = serde_json::to_string_pretty(value)?;
+    // Within strings a newline is written as two characters already.
+    let lines: Vec<_> = text.lines().map(escape_json).collect();
+    Ok(lines.join("\n") + "\n")
+}
+
 /// JSON that means the same and has no harmful character: the writer leaves some as they are, and
 /// outside of strings there are none.
 fn escape_json(text: &str) -> Cow<'_, str> {

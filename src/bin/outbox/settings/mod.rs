@@ -5,11 +5,14 @@ mod model;
 mod route;
 mod values;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
-use sqlite_outbox::{Hold, HttpDispatcher, Policy, Route, Settings, SettleSync};
+use anyhow::{Context, bail};
+use sqlite_outbox::{Hold, HttpDispatcher, OnDead, Outbox, Policy, Route, Settings, SettleSync};
+
+use crate::commands::operate::who;
 
 use fault::Source;
 use model::{Channel, Drain, File, Retry};
@@ -26,6 +29,57 @@ const WORKERS: usize = 4;
 pub(crate) struct Loaded {
     pub(crate) settings: Settings,
     pub(crate) dispatcher: HttpDispatcher,
+    /// What dead letters do to those behind them, where the settings say so.
+    on_dead: BTreeMap<String, OnDead>,
+}
+
+impl Loaded {
+    /// Brings what the file keeps about its channels in line with the settings.
+    ///
+    /// Refused for a channel in which messages wait for their turn: letting them pass a dead
+    /// letter, or holding them, is a decision about these messages, which a person takes knowingly.
+    pub(crate) fn apply(&self, outbox: &Outbox) -> anyhow::Result<()> {
+        if self.on_dead.is_empty() {
+            return Ok(());
+        }
+        let known = outbox.stats()?.channels;
+        for (channel, choice) in &self.on_dead {
+            let stats = known.iter().find(|it| it.channel == *channel);
+            let stored = stats.map_or(OnDead::default(), |it| it.on_dead);
+            if stored == *choice {
+                continue;
+            }
+            let waiting = stats.map_or(0, |it| it.counts.waiting);
+            if waiting > 0 {
+                let (stored, choice) = (word(stored), word(*choice));
+                bail!(
+                    "channel.{channel}.on_dead is \"{choice}\", the file says \"{stored}\", and messages \
+                     are waiting ({waiting}): drain with \"{stored}\" until none is, or cancel them"
+                );
+            }
+            outbox
+                .operator(who())
+                .reason("on_dead of the settings")
+                .on_dead(channel, *choice)?;
+        }
+        Ok(())
+    }
+}
+
+fn word(choice: OnDead) -> &'static str {
+    match choice {
+        OnDead::Hold => "hold",
+        OnDead::Skip => "skip",
+    }
+}
+
+impl From<&model::OnDead> for OnDead {
+    fn from(choice: &model::OnDead) -> Self {
+        match choice {
+            model::OnDead::Hold => Self::Hold,
+            model::OnDead::Skip => Self::Skip,
+        }
+    }
 }
 
 /// Reads a settings file. `workers` from the command line has the last word.
@@ -42,10 +96,19 @@ pub(crate) fn load(path: &Path, workers: Option<usize>) -> anyhow::Result<Loaded
         return Err(source.fault(text.len(), reason));
     }
     let folder = path.parent().unwrap_or(Path::new("")).to_path_buf();
+    let mut on_dead = BTreeMap::new();
     let mut builder = HttpDispatcher::builder().pool(workers);
     for (name, channel) in &file.channel {
         let route = route::route(name, channel.get_ref(), &folder, &source)?;
         let policy = policy(name, channel.get_ref(), &source)?;
+        if let Some(choice) = &channel.get_ref().on_dead {
+            if name == DEFAULT {
+                let reason =
+                    "is kept in the file for each channel: write it into sections of their own";
+                return Err(source.fault(choice.span().start, reason));
+            }
+            on_dead.insert(name.clone(), choice.get_ref().into());
+        }
         if name == DEFAULT {
             builder = builder.fallback(route);
             settings = settings.default_policy(policy);
@@ -60,6 +123,7 @@ pub(crate) fn load(path: &Path, workers: Option<usize>) -> anyhow::Result<Loaded
     Ok(Loaded {
         settings,
         dispatcher,
+        on_dead,
     })
 }
 
@@ -77,6 +141,7 @@ pub(crate) fn one_url(
     Ok(Loaded {
         settings: Settings::new().workers(workers),
         dispatcher,
+        on_dead: BTreeMap::new(),
     })
 }
 
@@ -99,13 +164,14 @@ fn drain(drain: &Drain, source: &Source<'_>) -> anyhow::Result<Settings> {
         Some(model::Sync::Normal) => SettleSync::Normal,
         Some(model::Sync::Full) | None => SettleSync::Full,
     });
-    if let Some(later) = drain.keep_payload.as_ref().or(drain.keep_sent.as_ref()) {
-        return Err(source.fault(later.span().start, LATER));
+    if let Some(keep) = drain.keep_payload {
+        settings = settings.keep_payload(keep.0);
+    }
+    if let Some(keep) = drain.keep_sent {
+        settings = settings.keep_sent(keep.0);
     }
     Ok(settings)
 }
-
-const LATER: &str = "is not supported by this version; take it out";
 
 fn policy(name: &str, channel: &Channel, source: &Source<'_>) -> anyhow::Result<Policy> {
     let mut policy = Policy::default();
@@ -130,9 +196,6 @@ fn policy(name: &str, channel: &Channel, source: &Source<'_>) -> anyhow::Result<
             model::Holds::Channel => Hold::Channel,
             model::Holds::Message => Hold::Message,
         });
-    }
-    if let Some(on_dead) = &channel.on_dead {
-        return Err(source.fault(on_dead.span().start, LATER));
     }
     Ok(policy)
 }

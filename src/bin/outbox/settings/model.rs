@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::values::{Pairs, Place, Share, Span, Texts, Whole};
+use super::values::{Keep, Pairs, Place, Share, Span, Texts, Whole};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,8 +24,8 @@ pub(super) struct Drain {
     pub(super) lease: Option<Spanned<Span>>,
     pub(super) lock_share: Option<Share>,
     pub(super) settle_sync: Option<Sync>,
-    pub(super) keep_payload: Option<Spanned<Span>>,
-    pub(super) keep_sent: Option<Spanned<Span>>,
+    pub(super) keep_payload: Option<Keep>,
+    pub(super) keep_sent: Option<Keep>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]

@@ -31,6 +31,31 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
+/// A duration such as `14d`, or `forever`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Keep(pub(super) Option<Duration>);
+
+impl<'de> Deserialize<'de> for Keep {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Keep;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration in quotes, like \"14d\", or \"forever\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Keep, E> {
+                match text {
+                    "forever" => Ok(Keep(None)),
+                    text => duration(text).map(|it| Keep(Some(it))).map_err(E::custom),
+                }
+            }
+        }
+        source.deserialize_str(Text)
+    }
+}
+
 /// A whole number within bounds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Whole<const MIN: u32, const MAX: u32>(pub(super) u32);

@@ -130,15 +130,8 @@ pub(crate) fn run(mut arguments: Arguments) -> anyhow::Result<Exit> {
     let mut out = Out::new();
     match (arguments.lines.take(), arguments.file.take()) {
         (Some(path), _) => lines::run(&outbox, &arguments, &path, &mut out)?,
-        (None, Some(path)) => {
-            let payload = whole(open(&path)?, &path.to_string_lossy())?;
-            one(&outbox, &arguments, payload, &mut out)?;
-        }
-        (None, None) => {
-            let payload = match arguments.payload.take().unwrap_or_default() {
-                dash if dash == "-" => whole(open(Path::new("-"))?, "-")?,
-                text => text.into_bytes(),
-            };
+        (None, file) => {
+            let payload = read_payload(arguments.payload.take(), file.as_deref())?;
             one(&outbox, &arguments, payload, &mut out)?;
         }
     }
@@ -235,6 +228,18 @@ fn warn_of_conflict(enqueued: Enqueued) {
         note(&format!(
             "message {id} has this key and OTHER content; it was kept, the new one was not enqueued"
         ));
+    }
+}
+
+/// The payload of the command line, of a file, or of standard input for `-`.
+pub(super) fn read_payload(
+    payload: Option<String>,
+    file: Option<&Path>,
+) -> anyhow::Result<Vec<u8>> {
+    match (file, payload.unwrap_or_default()) {
+        (Some(path), _) => whole(open(path)?, &path.to_string_lossy()),
+        (None, dash) if dash == "-" => whole(open(Path::new("-"))?, "-"),
+        (None, text) => Ok(text.into_bytes()),
     }
 }
 

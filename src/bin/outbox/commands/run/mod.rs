@@ -62,6 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let observer = observer(teller.clone(), failing.clone());
     let options = Outbox::options().observer(observer);
     let outbox = arguments.database.open_with(options)?;
+    loaded.apply(&outbox)?;
     let dispatcher = loaded.dispatcher.clone();
     let pump = start(&outbox, loaded)?;
     teller.say(Line::Started);
@@ -146,7 +147,9 @@ impl Service<'_> {
 
     /// Starts a pump with the new settings, and lets the old one finish what it has under way.
     fn reload(&mut self) {
-        let loaded = match self.arguments.load() {
+        let loaded = self.arguments.load();
+        let loaded = loaded.and_then(|it| it.apply(&self.outbox).map(|()| it));
+        let loaded = match loaded {
             Ok(loaded) => loaded,
             Err(error) => return self.kept(&error),
         };

@@ -1,0 +1,185 @@
+//! `outbox retry` and `outbox cancel`: some messages, or all of a kind.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde::Serialize;
+use sqlite_outbox::{Entry, Operator, Outbox, Selection, Status};
+
+use super::operator;
+use crate::args::{self, Database, Exit, Format, Usage};
+use crate::output::{Out, count};
+
+/// Which messages, and why.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    database: Database,
+    /// Ids, dedupe keys or message ids
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    which: Vec<String>,
+    /// All of them; narrow it with the options below
+    #[arg(long)]
+    all: bool,
+    /// Only this channel; a message outside of it is refused
+    #[arg(long)]
+    channel: Option<String>,
+    /// With --all: only these
+    #[arg(long, conflicts_with = "which", value_parser = args::status)]
+    status: Option<Status>,
+    /// With --all: only those whose last failed attempt has this code, e.g. timeout or http_400
+    #[arg(long, value_name = "CODE", conflicts_with = "which")]
+    code: Option<String>,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Say how many it would be, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// What is done to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deed {
+    Retry,
+    Cancel,
+}
+
+impl Deed {
+    /// What can be chosen by name.
+    fn takes(self, status: Status) -> bool {
+        match self {
+            Self::Retry => matches!(status, Status::Dead | Status::Expired | Status::Cancelled),
+            Self::Cancel => matches!(status, Status::Pending | Status::Waiting | Status::Dead),
+        }
+    }
+
+    fn rule(self) -> &'static str {
+        match self {
+            Self::Retry => "only dead, expired and cancelled messages can be retried",
+            Self::Cancel => "only pending, waiting and dead messages can be cancelled",
+        }
+    }
+
+    /// What `--all` means. Followers go first: a head that is cancelled makes one pending.
+    fn all(self) -> &'static [Status] {
+        match self {
+            Self::Retry => &[Status::Dead],
+            Self::Cancel => &[Status::Waiting, Status::Pending, Status::Dead],
+        }
+    }
+
+    fn act(self, operator: &Operator<'_>, id: i64) -> sqlite_outbox::Result<()> {
+        match self {
+            Self::Retry => operator.retry(id),
+            Self::Cancel => operator.cancel(id),
+        }
+    }
+
+    fn act_on_all(
+        self,
+        operator: &Operator<'_>,
+        selection: &Selection,
+    ) -> sqlite_outbox::Result<u64> {
+        match self {
+            Self::Retry => operator.retry_all(selection),
+            Self::Cancel => operator.cancel_all(selection),
+        }
+    }
+
+    fn said(self, number: u64, dry: bool) -> String {
+        let messages = count(number, "message", "messages");
+        match (self, dry) {
+            (Self::Retry, false) => format!("{messages} retried"),
+            (Self::Retry, true) => format!("{messages} would be retried"),
+            (Self::Cancel, false) => format!("{messages} cancelled"),
+            (Self::Cancel, true) => format!("{messages} would be cancelled"),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Done {
+    count: u64,
+    dry_run: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ids: Option<Vec<i64>>,
+}
+
+pub(crate) fn run(arguments: &Arguments, deed: Deed) -> anyhow::Result<Exit> {
+    if let Some(status) = arguments.status
+        && !deed.takes(status)
+    {
+        let text = format!("--status {status}: {}", deed.rule());
+        return Err(Usage(text).into());
+    }
+    let outbox = arguments.database.open()?;
+    let operator = operator(&outbox, arguments.reason.as_deref());
+    let (count, ids) = match arguments.all {
+        true => (all(arguments, deed, &operator)?, None),
+        false => {
+            let ids = some(arguments, deed, &outbox, &operator)?;
+            (ids.len() as u64, Some(ids))
+        }
+    };
+    let dry_run = arguments.dry_run;
+    let mut out = Out::new();
+    match arguments.format.json {
+        true => out.json(&Done {
+            count,
+            dry_run,
+            ids,
+        })?,
+        false => out.line(deed.said(count, dry_run))?,
+    }
+    out.flush()?;
+    Ok(Exit::Done)
+}
+
+fn all(arguments: &Arguments, deed: Deed, operator: &Operator<'_>) -> anyhow::Result<u64> {
+    let chosen = arguments.status.as_ref().map(std::slice::from_ref);
+    let mut total = 0;
+    for status in chosen.unwrap_or(deed.all()) {
+        let mut selection = Selection::new().status(*status);
+        if let Some(channel) = &arguments.channel {
+            selection = selection.channel(channel);
+        }
+        if let Some(code) = &arguments.code {
+            selection = selection.reason_code(code);
+        }
+        let done = match arguments.dry_run {
+            true => operator.count(&selection),
+            false => deed.act_on_all(operator, &selection),
+        };
+        total += done.with_context(|| format!("stopped early, {}", deed.said(total, false)))?;
+    }
+    Ok(total)
+}
+
+/// All are looked at before the first is changed.
+fn some(
+    arguments: &Arguments,
+    deed: Deed,
+    outbox: &Outbox,
+    operator: &Operator<'_>,
+) -> anyhow::Result<Vec<i64>> {
+    let mut chosen: BTreeMap<i64, Entry> = BTreeMap::new();
+    for which in &arguments.which {
+        let entry = outbox.find(which, arguments.channel.as_deref())?;
+        if !deed.takes(entry.status) {
+            bail!("message {} is {}: {}", entry.id, entry.status, deed.rule());
+        }
+        chosen.insert(entry.id, entry);
+    }
+    let ids: Vec<_> = chosen.into_keys().collect();
+    if !arguments.dry_run {
+        for (done, id) in ids.iter().enumerate() {
+            deed.act(operator, *id)
+                .with_context(|| format!("stopped early, {}", deed.said(done as u64, false)))?;
+        }
+    }
+    Ok(ids)
+}

@@ -1,0 +1,79 @@
+//! `outbox pause` and `outbox resume`.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{operator, who};
+use crate::args::{Database, Exit, Format};
+use crate::output::{Out, note};
+
+/// Which channel, and why.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    database: Database,
+    /// The channel
+    channel: String,
+    /// Why, for the record and for everyone who looks at the status
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// What is done to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Pause,
+    Resume,
+}
+
+#[derive(Serialize)]
+struct Done<'a> {
+    channel: &'a str,
+    state: &'static str,
+    unsent: u64,
+    who: String,
+}
+
+pub(crate) fn run(arguments: &Arguments, change: Change) -> anyhow::Result<Exit> {
+    let outbox = arguments.database.open()?;
+    let name = &arguments.channel;
+    let known = outbox.stats()?.channels;
+    let operator = operator(&outbox, arguments.reason.as_deref());
+    match change {
+        Change::Pause => operator.pause(name)?,
+        Change::Resume => operator.resume(name)?,
+    }
+    if !known.iter().any(|it| it.channel == *name) {
+        let names: Vec<_> = known.iter().map(|it| it.channel.as_str()).collect();
+        note(&format!(
+            "no message is in a channel {name} yet; there are {}",
+            match names.is_empty() {
+                true => "none".into(),
+                false => names.join(", "),
+            }
+        ));
+    }
+    let stats = outbox.stats()?.channels;
+    let stats = stats.iter().find(|it| it.channel == *name);
+    let unsent = stats.map_or(0, |it| it.counts.unsent());
+    let mut out = Out::new();
+    if arguments.format.json {
+        out.json(&Done {
+            channel: name,
+            state: stats.map_or("ok", |it| it.state.as_str()),
+            unsent,
+            who: who(),
+        })?;
+    } else {
+        out.text(&match change {
+            Change::Pause => format!(
+                "{name} is paused, unsent messages: {unsent}; what is under way is still sent"
+            ),
+            Change::Resume => format!("{name} goes on, unsent messages: {unsent}"),
+        })?;
+    }
+    out.flush()?;
+    Ok(Exit::Done)
+}

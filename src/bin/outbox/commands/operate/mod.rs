@@ -1,0 +1,64 @@
+//! What a person does to messages and channels. Each is recorded with who, when and why.
+
+mod bulk;
+mod channel;
+mod edit;
+mod purge;
+
+use std::path::Path;
+
+pub(super) use bulk::{Arguments as Bulk, Deed, run as bulk};
+pub(super) use channel::{Arguments as OfChannel, Change, run as channel};
+pub(super) use edit::{Arguments as Edit, run as edit};
+pub(super) use purge::{Arguments as Purge, run as purge};
+
+/// Who is at the keyboard, as `user@host`.
+pub(crate) fn who() -> String {
+    let first = |names: &[&str]| {
+        let values = names.iter().filter_map(|it| std::env::var(it).ok());
+        values
+            .map(|it| it.trim().to_string())
+            .find(|it| !it.is_empty())
+    };
+    // Behind sudo it is the person that counts.
+    let user = first(&["SUDO_USER", "USER", "LOGNAME", "USERNAME"]).or_else(owner);
+    let file = |path: &str| std::fs::read_to_string(Path::new(path)).ok();
+    let host = file("/proc/sys/kernel/hostname")
+        .or_else(|| file("/etc/hostname"))
+        .map(|it| it.trim().to_string())
+        .filter(|it| !it.is_empty())
+        .or_else(|| first(&["HOSTNAME", "COMPUTERNAME"]));
+    let or_unknown = |it: Option<String>| it.unwrap_or_else(|| "unknown".into());
+    format!("{}@{}", or_unknown(user), or_unknown(host))
+}
+
+/// Whose process this is, where no variable says so: under cron, in a container.
+#[cfg(unix)]
+fn owner() -> Option<String> {
+    let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").ok()?);
+    let uid = uid.to_string();
+    let known = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let mut lines = known.lines().map(|it| it.split(':'));
+    let name = lines.find_map(|mut it| {
+        let name = it.next()?;
+        (it.nth(1) == Some(&uid)).then(|| name.to_string())
+    });
+    Some(name.unwrap_or(format!("uid-{uid}")))
+}
+
+#[cfg(not(unix))]
+fn owner() -> Option<String> {
+    None
+}
+
+/// An operator of this name, with a reason if one was given.
+fn operator<'a>(
+    outbox: &'a sqlite_outbox::Outbox,
+    reason: Option<&str>,
+) -> sqlite_outbox::Operator<'a> {
+    let operator = outbox.operator(who());
+    match reason {
+        Some(reason) => operator.reason(reason),
+        None => operator,
+    }
+}

@@ -1,0 +1,47 @@
+//! `outbox purge`: forget what is over.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::operator;
+use crate::args::{self, Database, Exit, Format};
+use crate::output::{Out, count};
+
+/// Remove what was sent, expired or cancelled a while ago
+///
+/// Nothing unsent and no dead letter is ever removed. A removed message frees its dedupe key: the
+/// same sale enqueued again would be sent again. The file does not shrink by itself; see compact.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  outbox purge till.db --older-than 400d")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    database: Database,
+    /// Over for at least this span
+    #[arg(long, value_name = "D", value_parser = args::duration)]
+    older_than: Duration,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Serialize)]
+struct Done {
+    count: u64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    let outbox = arguments.database.open()?;
+    let operator = operator(&outbox, arguments.reason.as_deref());
+    let removed = operator.purge(arguments.older_than)?;
+    let mut out = Out::new();
+    match arguments.format.json {
+        true => out.json(&Done { count: removed })?,
+        false => out.line(format!("{} removed", count(removed, "message", "messages")))?,
+    }
+    out.flush()?;
+    Ok(Exit::Done)
+}

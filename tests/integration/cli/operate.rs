@@ -1,0 +1,309 @@
+//! What a person does to messages and channels, and that it is recorded.
+
+use serde_json::json;
+
+use super::Desk;
+use crate::server::{Server, ok, respond};
+
+fn status_of(desk: &Desk, key: &str) -> String {
+    let row = desk.json(["show", "till.db", key, "--json"]);
+    row["status"].as_str().unwrap().into()
+}
+
+/// A file with a dead letter D-1 (422), a sent message S-1 and two that wait, W-1 and W-2.
+fn shop() -> Desk {
+    let desk = Desk::new();
+    desk.put("sales", "D-1", "bad");
+    desk.put("sales", "S-1", "good");
+    let server = Server::start(|seen| match &seen.body[..] {
+        b"bad" => respond(422, &[], r#"{"detail":"no such article"}"#),
+        _ => ok(),
+    });
+    desk.run(["drain", "till.db", "--workers=1", "--url", &server.url("/")]);
+    desk.put("sales", "W-1", "good");
+    desk.put("other", "W-2", "good");
+    desk
+}
+
+/// Action, message, channel, reason of what was recorded, oldest first.
+fn record(desk: &Desk) -> Vec<String> {
+    desk.sql()
+        .prepare("SELECT action || ' ' || coalesce(message, '') || ' ' || coalesce(reason, '') FROM outbox_audit ORDER BY id")
+        .unwrap()
+        .query_map([], |row| row.get(0))
+        .unwrap()
+        .map(|it| it.unwrap())
+        .collect()
+}
+
+#[test]
+fn a_dead_letter_is_retried_with_its_identity_and_arrives() {
+    let desk = shop();
+    let before = desk.json(["show", "till.db", "D-1", "--json"]);
+    let dry = desk.json(["retry", "till.db", "D-1", "--dry-run", "--json"]);
+    assert_eq!(dry, json!({"count": 1, "dry_run": true, "ids": [1]}));
+    assert_eq!(status_of(&desk, "D-1"), "dead");
+    let done = desk.done(["retry", "till.db", "D-1", "--reason", "article added"]);
+    assert_eq!(done, "1 message retried\n");
+    let server = Server::start(|_| ok());
+    assert_eq!(
+        desk.run(["drain", "till.db", "--url", &server.url("/")])
+            .code,
+        0
+    );
+    let mut keys = server.seen().into_iter();
+    assert!(keys.any(|it| it.header("idempotency-key") == before["message_id"].as_str()));
+    assert_eq!(record(&desk), ["retry 1 article added"]);
+    let who: String = desk
+        .sql()
+        .query_row("SELECT who FROM outbox_audit", [], |row| row.get(0))
+        .unwrap();
+    let (user, host) = who.split_once('@').unwrap();
+    assert!(
+        !user.is_empty() && !host.is_empty() && who != "unknown@unknown",
+        "{who}"
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_nothing_is_done() {
+    let desk = shop();
+    let refused = |args: &[&str], says: &str| desk.run(args).failed(1, says);
+    refused(&["retry", "till.db", "S-1"], "is sent");
+    refused(&["retry", "till.db", "W-1"], "is pending");
+    refused(&["retry", "till.db", "D-1", "W-1"], "is pending");
+    refused(&["retry", "till.db", "D-1", "--channel", "other"], "D-1");
+    refused(&["retry", "till.db", "1", "--channel", "other"], "1");
+    refused(&["retry", "till.db", "X-9", "--dry-run"], "X-9");
+    refused(&["cancel", "till.db", "S-1"], "is sent");
+    refused(&["edit", "till.db", "S-1", "{}"], "can be edited");
+    for usage in [
+        &["retry", "till.db"][..],
+        &["retry", "till.db", "1", "--all"],
+        &["retry", "till.db", "--all", "--status", "sent"],
+        &["retry", "till.db", "1", "--status", "dead"],
+        &["cancel", "till.db", "--all", "--status", "sending"],
+        &["purge", "till.db"],
+        &["edit", "till.db", "1"],
+    ] {
+        assert_eq!(desk.run(usage).code, 2, "{usage:?}");
+    }
+    assert_eq!(status_of(&desk, "D-1"), "dead");
+    assert_eq!(record(&desk), Vec::<String>::new());
+}
+
+#[test]
+fn all_means_the_dead_for_retry_and_the_unsent_and_dead_for_cancel() {
+    let desk = shop();
+    let count = |args: &[&str]| desk.json(args)["count"].clone();
+    assert_eq!(
+        count(&["retry", "till.db", "--all", "--dry-run", "--json"]),
+        1
+    );
+    assert_eq!(
+        count(&["retry", "till.db", "--all", "--channel=other", "--json"]),
+        0
+    );
+    assert_eq!(
+        count(&["retry", "till.db", "--all", "--code=timeout", "--json"]),
+        0
+    );
+    assert_eq!(
+        count(&["cancel", "till.db", "--all", "--dry-run", "--json"]),
+        3
+    );
+    let args = [
+        "cancel",
+        "till.db",
+        "--all",
+        "--channel=other",
+        "--reason=test data",
+    ];
+    assert_eq!(desk.done(args), "1 message cancelled\n");
+    assert_eq!(
+        (status_of(&desk, "W-2"), status_of(&desk, "W-1")),
+        ("cancelled".into(), "pending".into())
+    );
+    assert_eq!(
+        count(&["retry", "till.db", "--all", "--code=http_422", "--json"]),
+        1
+    );
+    assert_eq!(
+        count(&["retry", "till.db", "--all", "--status=cancelled", "--json"]),
+        1
+    );
+    assert_eq!(status_of(&desk, "W-2"), "pending");
+}
+
+#[test]
+fn a_whole_lane_is_cancelled_at_once() {
+    let desk = Desk::new();
+    for key in ["1", "2", "3"] {
+        desk.done([
+            "enqueue",
+            "till.db",
+            "--channel=a",
+            "--ordering-key=lane",
+            "--key",
+            key,
+            "{}",
+        ]);
+    }
+    let dry = desk.json(["cancel", "till.db", "--all", "--dry-run", "--json"]);
+    let done = desk.json(["cancel", "till.db", "--all", "--json"]);
+    assert_eq!((&dry["count"], &done["count"]), (&json!(3), &json!(3)));
+    assert_eq!(
+        desk.json(["status", "till.db", "--json"])["total"]["unsent"],
+        0
+    );
+}
+
+#[test]
+fn an_edited_message_is_another_one_in_the_same_place() {
+    let desk = shop();
+    let before = desk.json(["show", "till.db", "D-1", "--json"]);
+    desk.write("mended.json", "{\"mended\":true}");
+    let args = ["edit", "till.db", "D-1", "--file", "mended.json", "--json"];
+    let done = desk.json(args.into_iter().chain(["--reason", "wrong article"]));
+    assert_eq!(done["former_message_id"], before["message_id"]);
+    assert_ne!(done["message_id"], before["message_id"]);
+    let after = desk.json(["show", "till.db", "D-1", "--json"]);
+    assert_eq!(
+        (&after["id"], &after["status"]),
+        (&json!(1), &json!("pending"))
+    );
+    assert_eq!(after["payload"], "{\"mended\":true}");
+    assert_eq!(record(&desk), ["edit 1 wrong article"]);
+    let ran = desk.feed("from stdin", ["edit", "till.db", "W-1", "-"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(
+        desk.json(["show", "till.db", "W-1", "--json"])["payload"],
+        "from stdin"
+    );
+}
+
+#[test]
+fn a_paused_channel_sends_nothing_until_it_is_resumed() {
+    let desk = shop();
+    let paused = desk.json([
+        "pause",
+        "till.db",
+        "sales",
+        "--reason",
+        "ERP \u{1b}[2J down",
+        "--json",
+    ]);
+    assert_eq!(
+        (&paused["state"], &paused["unsent"]),
+        (&json!("paused"), &json!(1))
+    );
+    let server = Server::start(|_| ok());
+    let drain = ["drain", "till.db", "--json", "--url", &server.url("/")];
+    let report = desk.run(drain).json();
+    assert_eq!((&report["sent"], &report["unsent"]), (&json!(1), &json!(1)));
+    let text = desk.run(["status", "till.db"]).out;
+    assert!(
+        text.contains("sales: paused by ") && !text.contains('\u{1b}'),
+        "{text}"
+    );
+    assert!(
+        desk.done(["resume", "till.db", "sales"])
+            .contains("goes on")
+    );
+    assert_eq!(desk.run(drain).json()["sent"], 1);
+    assert_eq!(record(&desk).len(), 2);
+    let ran = desk.run(["pause", "till.db", "slaes"]);
+    assert!(
+        ran.err
+            .contains("no message is in a channel slaes yet; there are other, sales"),
+        "{ran:?}"
+    );
+    desk.run(["pause", "till.db", ""]).failed(1, "channel");
+}
+
+#[test]
+fn a_purge_removes_what_is_over_and_nothing_else() {
+    let desk = shop();
+    assert_eq!(
+        desk.json(["purge", "till.db", "--older-than=1d", "--json"])["count"],
+        0
+    );
+    desk.sql()
+        .execute_batch("UPDATE outbox SET settled_at = settled_at - 200000000 WHERE status IN ('sent', 'dead')")
+        .unwrap();
+    assert_eq!(
+        desk.done(["purge", "till.db", "--older-than", "1d"]),
+        "1 message removed\n"
+    );
+    let rows = desk.run(["list", "till.db", "--json"]).lines();
+    let left: Vec<_> = rows
+        .iter()
+        .map(|it| it["status"].as_str().unwrap())
+        .collect();
+    assert_eq!(left, ["dead", "pending", "pending"]);
+}
+
+#[test]
+fn settings_say_what_dead_letters_do_unless_messages_are_waiting() {
+    let desk = Desk::new();
+    let server = Server::start(|seen| match &seen.body[..] {
+        b"bad" => respond(422, &[], ""),
+        _ => ok(),
+    });
+    let with = |choice: &str| {
+        let url = server.url("/");
+        desk.write(
+            "outbox.toml",
+            format!("[channel.sales]\nurl = \"{url}\"\non_dead = \"{choice}\"\n"),
+        );
+        desk.run(["drain", "till.db", "--config", "outbox.toml", "--json"])
+    };
+    let put = |key: &str, payload: &str| {
+        let lane = [
+            "enqueue",
+            "till.db",
+            "--channel=sales",
+            "--ordering-key=lane",
+            "--content-type=text/plain",
+            "--key",
+        ];
+        desk.done(lane.into_iter().chain([key, payload]));
+    };
+    assert_eq!(with("skip").code, 0);
+    put("1", "bad");
+    put("2", "good");
+    let ran = with("hold");
+    ran.failed(
+        1,
+        "channel.sales.on_dead is \"hold\", the file says \"skip\"",
+    );
+    assert_eq!(server.seen().len(), 0, "it sent before it refused");
+    assert_eq!(with("skip").json()["sent"], 1);
+    assert_eq!(with("hold").code, 4);
+    put("3", "good");
+    assert_eq!(with("hold").json()["unsent"], 1);
+    desk.write(
+        "outbox.toml",
+        "[channel.default]\nurl = \"http://localhost:9/\"\non_dead = \"skip\"\n",
+    );
+    desk.run(["drain", "till.db", "--config", "outbox.toml"])
+        .failed(1, "line 3");
+}
+
+#[test]
+fn settings_say_how_long_what_was_sent_is_kept() {
+    let desk = Desk::new();
+    let with = |keep: &str| {
+        desk.write(
+            "outbox.toml",
+            format!("[drain]\n{keep}\n[channel.default]\nurl = \"http://localhost:9/\"\n"),
+        );
+        desk.run(["drain", "till.db", "--config", "outbox.toml"])
+    };
+    assert_eq!(
+        with("keep_payload = \"1d\"\nkeep_sent = \"forever\"").code,
+        0
+    );
+    with("keep_payload = \"long\"").failed(1, "line 2");
+    with("keep_sent = 3").failed(1, "forever");
+}

@@ -1,0 +1,104 @@
+//! Why a message has not arrived, in words and for programs.
+
+use serde_json::json;
+
+use super::Desk;
+use crate::server::{Server, respond};
+
+#[test]
+fn a_message_is_explained_with_fault_and_advice() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let closed = Server::start(|_| respond(200, &[], "")).url("/");
+    desk.run(["drain", "till.db", "--url", &closed]);
+    let why = desk.json(["why", "till.db", "S-1", "--json"]);
+    assert_eq!(
+        (&why["reason_code"], &why["status"]),
+        (&json!("offline"), &json!("pending"))
+    );
+    assert_eq!(why["fault"], "network");
+    assert!(
+        why["until"].is_i64() && why["detail"].as_str().unwrap().contains("refuses"),
+        "{why}"
+    );
+    let text = desk.done(["why", "till.db", "S-1"]);
+    assert!(text.contains("Nothing is lost"), "{text}");
+    assert_eq!(text.trim_end(), why["text"].as_str().unwrap());
+    desk.run(["why", "till.db", "S-2"]).failed(1, "S-2");
+    desk.run(["why", "till.db", "S-1", "--channel=other"])
+        .failed(1, "S-1");
+}
+
+#[test]
+fn the_head_of_its_lane_is_named() {
+    let desk = Desk::new();
+    for key in ["1", "2"] {
+        let lane = [
+            "enqueue",
+            "till.db",
+            "--channel=a",
+            "--ordering-key=k",
+            "--key",
+        ];
+        desk.done(lane.into_iter().chain([key, "{}"]));
+    }
+    desk.done(["pause", "till.db", "a"]);
+    let why = desk.json(["why", "till.db", "2", "--json"]);
+    assert_eq!(why["reason_code"], "paused");
+    desk.done(["resume", "till.db", "a"]);
+    let why = desk.json(["why", "till.db", "2", "--json"]);
+    assert_eq!(
+        (&why["reason_code"], &why["behind"]["id"]),
+        (&json!("behind"), &json!(1))
+    );
+}
+
+#[test]
+fn the_whole_file_is_explained_by_groups() {
+    let desk = Desk::new();
+    assert_eq!(desk.done(["why", "till.db"]), "nothing is waiting\n");
+    let empty = desk.json(["why", "till.db", "--json"]);
+    assert_eq!(empty, json!({"groups": [], "dead": []}));
+    for key in ["S-1", "S-2", "S-3"] {
+        desk.put("sales", key, "text");
+    }
+    let server = Server::start(|_| respond(422, &[], r#"{"detail":"no \u001b[2J article"}"#));
+    desk.run(["drain", "till.db", "--url", &server.url("/")]);
+    desk.put("later", "L-1", "text");
+    let whole = desk.json(["why", "till.db", "--json"]);
+    let dead = &whole["dead"][0];
+    assert_eq!(
+        (&dead["count"], &dead["code"]),
+        (&json!(3), &json!("http_422"))
+    );
+    let groups = whole["groups"].as_array().unwrap();
+    assert!(
+        groups
+            .iter()
+            .any(|it| it["why"]["channel"] == "later" && it["messages"] == 1)
+    );
+    let text = desk.done(["why", "till.db"]);
+    assert!(text.contains("sales: 3 dead letters, http_422"), "{text}");
+    assert!(
+        text.contains("retry FILE --all --channel sales --code http_422"),
+        "{text}"
+    );
+    assert!(
+        text.contains("later: 1 message\n") && !text.contains('\u{1b}'),
+        "{text}"
+    );
+}
+
+#[test]
+fn with_settings_a_channel_without_a_route_is_seen() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    desk.write(
+        "outbox.toml",
+        "[channel.other]\nurl = \"https://erp.example/\"\n",
+    );
+    let args = ["why", "till.db", "S-1", "--config", "outbox.toml", "--json"];
+    assert_eq!(desk.json(args)["reason_code"], "unrouted");
+    let whole = desk.json(["why", "till.db", "--config", "outbox.toml", "--json"]);
+    assert_eq!(whole["groups"][0]["why"]["reason_code"], "unrouted");
+}
