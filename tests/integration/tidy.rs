@@ -1,5 +1,6 @@
 //! The rules of the house that a compiler does not know.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -257,6 +258,53 @@ fn the_architecture_names_every_module() {
         let (file, folder) = (format!("`{module}.rs`"), format!("`{module}/`"));
         assert!(text.contains(&file) || text.contains(&folder), "{module}");
     }
+}
+
+/// Names of all tests, with the path of their module.
+fn tests() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for (folder, inner) in [("tests/integration", ""), ("src", "::tests")] {
+        for source in rust_files(folder) {
+            let path = source.name.trim_end_matches(".rs").replace('/', "::");
+            let module = path.trim_end_matches(inner).to_string() + inner;
+            let mut marked = false;
+            for line in source.text.lines().map(str::trim) {
+                marked |= line == "#[test]";
+                if let (true, Some(rest)) = (marked, line.strip_prefix("fn ")) {
+                    let name = rest.split('(').next().unwrap_or_default();
+                    names.insert(format!("{module}::{name}"));
+                    marked = false;
+                }
+            }
+        }
+    }
+    names
+}
+
+#[test]
+fn the_judgement_names_tests_and_scripts_that_exist() {
+    let tests = tests();
+    let text = read("JUDGEMENT.md");
+    let named = text.split('`').skip(1).step_by(2);
+    let (mut shown, mut missing) = (0, Vec::new());
+    for name in named {
+        let there = match name {
+            _ if name.starts_with("tests/real/") && name.ends_with(".sh") => {
+                let script = root().join(name);
+                script.exists() && script.with_extension("out").exists()
+            }
+            _ if name.contains("::") && name.starts_with(|it: char| it.is_lowercase()) => {
+                tests.contains(name)
+            }
+            _ => continue,
+        };
+        shown += 1;
+        if !there {
+            missing.push(name);
+        }
+    }
+    assert!(missing.is_empty(), "no such test: {missing:#?}");
+    assert!(shown > 100, "only {shown} found: is the table read at all?");
 }
 
 /// The application may open its file with an old SQLite, which then reads our triggers and views.

@@ -14,7 +14,7 @@ fi
 root="$(cd "$here/../.." && pwd)"
 # rustc's own folder may be anywhere; programs of the system are here.
 PATH="$PATH:/usr/sbin:/sbin"
-(cd "$root" && cargo build -q --locked --features cli --bin outbox 2>/dev/null)
+(cd "$root" && cargo build -q --locked --all-features --bin outbox 2>/dev/null)
 outbox="$(cd "$root" && cd "${CARGO_TARGET_DIR:-target}" && pwd)/debug/outbox"
 work="$(mktemp -d)"
 started=()

@@ -103,9 +103,9 @@ ledger 20
 
 step "limited to 20 requests a second, 429 with Retry-After"
 : >ledger
-till 8 limited429
+till 5 limited429
 persist
-ledger 8
+ledger 5
 
 step "restarted in the middle of a drain"
 : >ledger
