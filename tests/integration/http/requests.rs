@@ -171,4 +171,16 @@ fn a_signed_request_follows_the_webhook_specification() {
     assert!(seen.header("webhook-signature").unwrap().starts_with("v1,"));
     let at: i64 = seen.header("webhook-timestamp").unwrap().parse().unwrap();
     assert!(at > 1_600_000_000, "{at}");
+    // The specification's own code agrees, and to no other bytes.
+    let theirs = standardwebhooks::Webhook::new(secret).unwrap();
+    let headers: http::HeaderMap = seen
+        .headers
+        .iter()
+        .map(|(name, value)| {
+            let name = http::HeaderName::try_from(name.as_str()).unwrap();
+            (name, value.parse().unwrap())
+        })
+        .collect();
+    theirs.verify(&seen.body, &headers).unwrap();
+    assert!(theirs.verify(b"other", &headers).is_err());
 }
