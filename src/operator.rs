@@ -72,7 +72,8 @@ impl<'a> Operator<'a> {
 
     /// Sends a dead, expired or cancelled message after all: due now, with all its attempts, in
     /// its place in its lane, the same message id and the same bytes. An expiry that has passed is
-    /// lifted; a schedule that lies ahead stays.
+    /// lifted; a schedule that lies ahead stays. What went on without it (behind a cancelled
+    /// message, or past a dead one that was skipped) has gone before it.
     pub fn retry(&self, id: i64) -> Result<()> {
         self.write(|conn, deed| operate::act(conn, id, Action::Retry, deed))
     }

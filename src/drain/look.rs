@@ -45,8 +45,7 @@ impl Drainer {
         self.data_version = version;
         self.memory.channels_stale |= changed;
         let sweeping = self.sweep.is_some() || at.monotonic >= self.sweep_at;
-        let tidying = self.may_tidy(at);
-        Ok(!changed && !sweeping && !tidying && at.monotonic < self.look_at)
+        Ok(!changed && !sweeping && at.monotonic < self.look_at)
     }
 
     /// Reads, without a transaction of ours, whether a write would find anything to do.

@@ -220,7 +220,13 @@ impl Drainer {
         }
         let own_work = self.own_work(at);
         if !own_work && self.may_rest(at)? {
-            return Ok(self.pause(at, None));
+            let tidied = self.tidy(at);
+            let mut cycle = self.pause(at, None);
+            if tidied {
+                self.look_at = Duration::ZERO;
+                cycle.wait = self.not_before.saturating_sub(at.monotonic);
+            }
+            return Ok(cycle);
         }
         let look = if own_work {
             None
@@ -379,7 +385,9 @@ impl Drainer {
         if let Some(since) = self.first_report {
             until = until.min(since.saturating_add(LINGER));
         }
-        if let Some(suspect) = self.memory.next_suspect() {
+        // One that is ripe was looked at just now; if it is still here, another took the claim.
+        let ripens = self.memory.next_suspect();
+        if let Some(suspect) = ripens.filter(|it| *it > at.monotonic) {
             until = until.min(suspect);
             self.look_at = self.look_at.min(suspect);
         }

@@ -26,7 +26,7 @@ pub(crate) struct Retention {
 
 impl Retention {
     /// Whether it is time for another step.
-    pub(crate) fn is_due(&self, now: Duration) -> bool {
+    fn is_due(&self, now: Duration) -> bool {
         self.round.is_some() || now >= self.next
     }
 
@@ -43,15 +43,10 @@ impl Retention {
 }
 
 impl Drainer {
-    /// Whether the next step of retention may be taken.
-    pub(crate) fn may_tidy(&self, at: Instant) -> bool {
-        self.retention.is_due(at.monotonic) && self.watch.trusted() && !self.stopping
-    }
-
-    /// Takes the next step of retention. It is never worth a failed cycle.
-    pub(crate) fn tidy(&mut self, at: Instant) {
-        if !self.may_tidy(at) {
-            return;
+    /// Takes the next step of retention, if it is time for one. It is never worth a failed cycle.
+    pub(crate) fn tidy(&mut self, at: Instant) -> bool {
+        if !self.retention.is_due(at.monotonic) || !self.watch.trusted() || self.stopping {
+            return false;
         }
         if let Err(error) = self.tidy_step(at) {
             let busy = matches!(error, Error::Busy(_));
@@ -62,6 +57,7 @@ impl Drainer {
             self.retention.round = None;
             self.retention.next = at.monotonic.saturating_add(wait);
         }
+        true
     }
 
     fn tidy_step(&mut self, at: Instant) -> Result<()> {

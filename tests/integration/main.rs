@@ -25,6 +25,7 @@ mod http;
 #[cfg(feature = "netwatch")]
 mod netwatch;
 mod operators;
+mod order;
 #[cfg(feature = "http")]
 mod processes;
 mod pump;

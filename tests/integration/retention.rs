@@ -532,3 +532,29 @@ fn a_purge_lets_the_application_commit() {
     );
     assert_eq!(outbox.unsent().unwrap(), waits.len() as u64);
 }
+
+/// A sync button is not held up by years of history; the next ones take it on.
+#[test]
+fn a_drain_in_the_foreground_stays_for_a_moment_only() {
+    let till = Till::new();
+    let outbox = till.open();
+    till.sql()
+        .execute_batch(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
+             INSERT INTO outbox (channel, payload, status, settled_at)
+             SELECT 'sales', 'x', 'sent', 1600000000000 + i FROM n;
+             INSERT INTO outbox_meta (key, value)
+             SELECT 'retention_noted_at', max(created_at) - 7200000 FROM outbox;",
+        )
+        .unwrap();
+    put(&outbox, &Message::text("sales", "x")).unwrap();
+    let begun = std::time::Instant::now();
+    let drain = outbox
+        .draining(&up)
+        .settings(Settings::default().keep_payload(None));
+    assert_eq!(drain.run().unwrap().sent, 1);
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let left: u64 = outbox.stats().unwrap().total.sent;
+    assert!((1..100_000).contains(&left), "{left}");
+}

@@ -1,0 +1,128 @@
+//! Order per key: nothing overtakes, whatever delays the one before.
+
+use std::time::Duration;
+
+use sqlite_outbox::testing::Inline;
+use sqlite_outbox::{Delivery, Message, OnDead, Outcome};
+
+use crate::desk::{Desk, HOUR, MINUTE, rejects, status, up};
+
+/// Lives on for an hour and returns the arrivals of the lane, first ones only; counts the others.
+fn arrivals(desk: &Desk, drains: &mut [Inline]) -> (Vec<String>, usize) {
+    let seen = std::sync::Mutex::new((Vec::new(), 0));
+    let receiver = |delivery: &Delivery| {
+        let text = String::from_utf8_lossy(&delivery.payload).into_owned();
+        let mut seen = seen.lock().unwrap();
+        match delivery.ordering_key {
+            Some(_) if !seen.0.contains(&text) => seen.0.push(text),
+            Some(_) => {}
+            None => seen.1 += 1,
+        }
+        Ok(Outcome::delivered())
+    };
+    let end = desk.clock.now() + HOUR;
+    while desk.clock.now() < end {
+        for drain in &mut *drains {
+            drain.until_idle(&receiver).unwrap();
+        }
+        desk.pass(10_000);
+    }
+    drop(receiver);
+    seen.into_inner().unwrap()
+}
+
+/// Something that delays the first message.
+type Delay = fn(&Desk, &mut Inline);
+
+#[test]
+fn nothing_overtakes_a_message_that_is_delayed_by_whatever() {
+    let delays: [(&str, Delay); 6] = [
+        ("back-off", |_, drain| {
+            let receiver = |delivery: &Delivery| {
+                Ok(match delivery.payload.as_slice() {
+                    b"1" => Outcome::Retry(status(503)),
+                    _ => Outcome::delivered(),
+                })
+            };
+            drain.until_idle(&receiver).unwrap();
+        }),
+        ("Retry-After", |_, drain| {
+            let receiver = |delivery: &Delivery| {
+                Ok(match delivery.payload.as_slice() {
+                    b"1" => Outcome::Retry(status(429).after(Duration::from_secs(120))),
+                    _ => Outcome::delivered(),
+                })
+            };
+            drain.until_idle(&receiver).unwrap();
+        }),
+        ("a lease of a process that ended", |desk, drain| {
+            // Claimed, and never heard of again.
+            let lost = |_: &Delivery| -> anyhow::Result<Outcome> { panic!("killed") };
+            let crash = std::panic::AssertUnwindSafe(|| drain.until_idle(&lost));
+            assert!(std::panic::catch_unwind(crash).is_err());
+            assert_eq!(desk.states()[0], "sending");
+            *drain = desk.drain();
+        }),
+        ("a pause", |desk, drain| {
+            desk.anna().pause("sales").unwrap();
+            drain.until_idle(&up).unwrap();
+            desk.pass(10 * MINUTE);
+            drain.until_idle(&up).unwrap();
+            desk.anna().resume("sales").unwrap();
+        }),
+        ("a schedule", |desk, _| {
+            desk.sql(&format!(
+                "UPDATE outbox SET available_at = {} WHERE id = 1",
+                desk.clock.now() + 5 * MINUTE
+            ));
+        }),
+        ("a death and a retry", |desk, drain| {
+            drain.until_idle(&rejects("1")).unwrap();
+            desk.pass(10 * MINUTE);
+            desk.anna().retry(1).unwrap();
+        }),
+    ];
+    for (what, delay) in delays {
+        let desk = Desk::new();
+        desk.lane("customer", 5);
+        let mut drains = [desk.drain(), desk.drain()];
+        delay(&desk, &mut drains[0]);
+        desk.put(Message::text("sales", "keyless"));
+        let (order, others) = arrivals(&desk, &mut drains);
+        assert_eq!(order, ["1", "2", "3", "4", "5"], "{what}");
+        assert_eq!(others, 1, "{what}");
+        assert!(desk.states().iter().all(|it| it == "sent"), "{what}");
+    }
+}
+
+/// Ordering keys are per channel: an invoice and the customer it refers to belong in one channel, or
+/// the invoice is enqueued by `on_delivered` of the customer.
+#[test]
+fn the_same_key_in_two_channels_is_two_lanes() {
+    let desk = Desk::new();
+    desk.put(Message::text("customers", "1").ordering_key("C-1"));
+    desk.put(Message::text("invoices", "2").ordering_key("C-1"));
+    assert_eq!(desk.states(), ["pending", "pending"]);
+    desk.sync(&rejects("1"));
+    assert_eq!(desk.states(), ["dead", "sent"]);
+}
+
+#[test]
+fn a_retried_message_that_was_skipped_goes_out_once_the_run_before_it_is_done() {
+    let desk = Desk::new();
+    let ids = desk.lane("customer", 4);
+    desk.anna().on_dead("sales", OnDead::Skip).unwrap();
+    desk.sync(&rejects("1"));
+    assert_eq!(desk.states(), ["dead", "sent", "sent", "sent"]);
+    desk.lane("customer", 1);
+    let lease = desk.clock.now() + MINUTE;
+    desk.sql(&format!(
+        "UPDATE outbox SET status = 'sending', claims = 1, next_attempt_at = {lease} WHERE id = 5"
+    ));
+    desk.anna().retry(ids[0]).unwrap();
+    assert_eq!(desk.states()[0], "waiting", "one at a time");
+    desk.sql("UPDATE outbox SET status = 'sent' WHERE id = 5");
+    assert_eq!(desk.states()[0], "pending");
+    desk.sync(&up);
+    assert_eq!(desk.states()[0], "sent");
+}
