@@ -27,7 +27,6 @@ fn arrivals(desk: &Desk, drains: &mut [Inline]) -> (Vec<String>, usize) {
         }
         desk.pass(10_000);
     }
-    drop(receiver);
     seen.into_inner().unwrap()
 }
 
