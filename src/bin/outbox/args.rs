@@ -20,7 +20,8 @@ use crate::commands::Command;
     disable_help_subcommand = true,
     after_help = "\
 Exit codes: 0 done; 1 error; 2 usage; 3 drain: unsent messages remain;
-4 drain and status: nothing unsent, but dead letters or conflicts wait for a person.
+4 drain and status: nothing unsent, but dead letters or conflicts wait for a person;
+  check: something needs a person.
 
 Example: what is waiting in a till's file, and why?
   outbox status till.db"

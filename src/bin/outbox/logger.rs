@@ -11,12 +11,19 @@ use crate::output::{exact, now, scrub};
 /// How much is said on stderr.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Loudness {
-    /// Say more on stderr: warnings and failed attempts; twice: every delivery
+    /// Say more on stderr: what fails and why; twice: every delivery
     #[arg(short, long, action = clap::ArgAction::Count, conflicts_with = "quiet")]
     verbose: u8,
     /// Say nothing on stderr but errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+impl Loudness {
+    /// Whether a progress bar would not be in the way.
+    pub(crate) fn is_plain(self) -> bool {
+        self.verbose == 0 && !self.quiet
+    }
 }
 
 /// Where log lines go beside what a command prints itself.

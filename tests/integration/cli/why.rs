@@ -80,7 +80,7 @@ fn the_whole_file_is_explained_by_groups() {
     let text = desk.done(["why", "till.db"]);
     assert!(text.contains("sales: 3 dead letters, http_422"), "{text}");
     assert!(
-        text.contains("retry FILE --all --channel sales --code http_422"),
+        text.contains("till.db --all --channel sales --code http_422"),
         "{text}"
     );
     assert!(

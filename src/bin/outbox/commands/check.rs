@@ -150,12 +150,9 @@ fn print(findings: &[Finding], info: &FileInfo, out: &mut Out) -> anyhow::Result
             Severity::Warning => Tone::Head,
             _ => Tone::Dim,
         };
-        let word = out.paint(tone, &format!("{:7}", finding.severity));
-        out.line(format!("{word}  {}", scrub(&finding.text)))?;
-        out.line(out.paint(
-            Tone::Dim,
-            &format!("         -> {}", scrub(&finding.remedy)),
-        ))?;
+        let word = format!("{:8} ", finding.severity.as_str());
+        out.paragraph(&word, tone, &finding.text)?;
+        out.paragraph("         -> ", Tone::Dim, &finding.remedy)?;
     }
     let file = format!(
         "{}, log {}, {} unused, journal {}, schema {}, SQLite {}",

@@ -162,7 +162,7 @@ fn body(payload: &[u8]) -> (String, String) {
 }
 
 /// One word of a POSIX shell, whatever is in it.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     // Only a header's value can have one, and there it means a space.
     let text = text.replace('\t', " ");
     let plain = |it: char| it.is_ascii_alphanumeric() || "-_./:@%+,=".contains(it);

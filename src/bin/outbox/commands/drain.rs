@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     loaded.apply(&outbox)?;
     logger::start(arguments.loudness, Role::Reports);
     let signal = Signals::listen()?;
-    let bar = Bar::new(!arguments.loudness.quiet, || outbox.unsent());
+    let bar = Bar::new(arguments.loudness.is_plain(), || outbox.unsent());
     let cancel = Cancel::new();
     let mut draining = outbox
         .draining(&loaded.dispatcher)

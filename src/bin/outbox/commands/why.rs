@@ -6,6 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{DeadReason, Outbox, Reason, Why, WhyGroup};
 
+use super::curl::quoted;
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, count, scrub};
 use crate::settings;
@@ -130,7 +131,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         };
         match arguments.format.json {
             true => out.json(&One::new(&why))?,
-            false => out.text(&why.to_string())?,
+            false => out.paragraph("", Tone::Plain, &why.to_string())?,
         }
     } else {
         let groups = match dispatcher {
@@ -170,7 +171,7 @@ fn whole(outbox: &Outbox, groups: &[WhyGroup], json: bool, out: &mut Out) -> any
             count(group.messages, "message", "messages like this one")
         );
         out.line(out.paint(Tone::Head, &head))?;
-        out.text(&group.why.to_string())?;
+        out.paragraph("", Tone::Plain, &group.why.to_string())?;
     }
     for reason in &dead {
         if !std::mem::take(&mut first) {
@@ -187,16 +188,19 @@ fn whole(outbox: &Outbox, groups: &[WhyGroup], json: bool, out: &mut Out) -> any
             .text
             .as_deref()
             .unwrap_or("nothing is recorded of why");
-        out.line(format!(
-            "For example message {}: {}",
-            reason.sample,
-            scrub(text)
-        ))?;
-        out.line(format!(
-            "Mend the cause, then: outbox retry FILE --all --channel {} --code {}",
-            scrub(&reason.channel),
-            scrub(&reason.code)
-        ))?;
+        out.paragraph(
+            "",
+            Tone::Plain,
+            &format!("For example message {}: {text}", reason.sample),
+        )?;
+        let path = outbox.path().to_string_lossy();
+        let command = format!(
+            "outbox retry {} --all --channel {} --code {}",
+            quoted(&path),
+            quoted(&reason.channel),
+            quoted(&reason.code)
+        );
+        out.line(format!("Mend the cause, then: {}", scrub(&command)))?;
     }
     match first {
         true => out.line("nothing is waiting"),

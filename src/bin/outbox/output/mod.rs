@@ -10,6 +10,8 @@ use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
 use anyhow::Context;
 use serde::Serialize;
 
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
 pub(crate) use table::{Column, Table};
 pub(crate) use time::{age, ago, exact, now};
 
@@ -38,6 +40,7 @@ pub(crate) enum Tone {
 /// Standard output. Buffered; everything is out when [`Out::finish`] answers.
 pub(crate) struct Out {
     stream: BufWriter<StdoutLock<'static>>,
+    terminal: bool,
     colour: bool,
     width: usize,
 }
@@ -50,6 +53,7 @@ impl Out {
         let width = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
         Self {
             stream: BufWriter::new(io::stdout().lock()),
+            terminal,
             colour: terminal && !unwanted("NO_COLOR") && !dumb,
             width: match terminal {
                 true => width.unwrap_or(80).max(40),
@@ -72,6 +76,24 @@ impl Out {
     /// One line that may hold anything.
     pub(crate) fn text(&mut self, text: &str) -> anyhow::Result<()> {
         self.line(scrub(text))
+    }
+
+    /// Some sentences that may hold anything: broken between words on a terminal, one line where
+    /// a program reads. `first` stands before the first line, and its width before the others.
+    pub(crate) fn paragraph(&mut self, first: &str, tone: Tone, text: &str) -> anyhow::Result<()> {
+        let text = scrub(text);
+        let room = match self.terminal {
+            true => self.width.saturating_sub(first.width()),
+            false => usize::MAX,
+        };
+        for (number, line) in wrap(&text, room).into_iter().enumerate() {
+            let line = self.paint(tone, line);
+            match number {
+                0 => self.line(format!("{first}{line}"))?,
+                _ => self.line(format!("{:1$}{line}", "", first.width()))?,
+            }
+        }
+        Ok(())
     }
 
     /// One JSON value on one line.
@@ -111,6 +133,27 @@ fn written(result: io::Result<()>) -> anyhow::Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Closed.into()),
         result => result.context("the output could not be written"),
     }
+}
+
+/// The text in lines of at most so many places, broken at spaces where there are any.
+fn wrap(text: &str, room: usize) -> Vec<&str> {
+    let mut lines = Vec::new();
+    let (mut start, mut used, mut space) = (0, 0, None);
+    for (at, it) in text.char_indices() {
+        used += it.width().unwrap_or(0);
+        if it == ' ' {
+            space = Some(at);
+        }
+        if used > room
+            && let Some(end) = space.take()
+        {
+            lines.push(text.get(start..end).unwrap_or_default());
+            start = end + 1;
+            used = text.get(start..=at).map_or(0, UnicodeWidthStr::width);
+        }
+    }
+    lines.push(text.get(start..).unwrap_or_default());
+    lines
 }
 
 /// `1 message`, `2 messages`.
@@ -194,6 +237,16 @@ fn escape_json(text: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sentences_are_broken_between_words() {
+        assert_eq!(wrap("one two three", 80), ["one two three"]);
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrap("one two three", 3), ["one", "two", "three"]);
+        assert_eq!(wrap("indivisible", 3), ["indivisible"]);
+        assert_eq!(wrap("日本 日本", 5), ["日本", "日本"]);
+        assert_eq!(wrap("", 5), [""]);
+    }
 
     #[test]
     fn nothing_that_moves_a_cursor_gets_through() {

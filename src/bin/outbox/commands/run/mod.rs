@@ -65,6 +65,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     loaded.apply(&outbox)?;
     let dispatcher = loaded.dispatcher.clone();
     let pump = start(&outbox, loaded)?;
+    // A hint only: without it the probes find the network again within a minute.
+    #[cfg(feature = "netwatch")]
+    let _watch = sqlite_outbox::netwatch::watch(&outbox)
+        .inspect_err(|error| log::warn!(target: "outbox", "{error}"));
     teller.say(Line::Started);
     unrouted(&outbox, &dispatcher, &teller);
     let mut service = Service {
