@@ -106,9 +106,13 @@ impl Channel {
     pub(crate) fn bring_forward(&mut self, now: i64, stepped_back: i64) {
         match self.state {
             ChannelState::Ok => {}
-            ChannelState::Holding => {
-                self.until = self.until.map(|until| until.saturating_sub(stepped_back));
+            // Once: whoever else noticed the step finds that the hold began in the past.
+            ChannelState::Holding if self.since.is_none_or(|since| since > now) => {
+                let shift = |at: i64| at.saturating_sub(stepped_back);
+                self.until = self.until.map(shift);
+                self.since = self.since.map(shift);
             }
+            ChannelState::Holding => {}
             _ => self.until = self.until.map(|until| until.min(now)),
         }
     }

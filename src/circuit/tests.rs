@@ -235,6 +235,9 @@ fn a_wake_brings_probes_forward_and_no_hold() {
     channel.bring_forward(NOW + 10_000 - back, back);
     let left = until(&channel) - (NOW + 10_000 - back);
     assert_eq!(left, 20_000);
+    // Another process that saw the same step.
+    channel.bring_forward(NOW + 10_000 - back, back);
+    assert_eq!(until(&channel) - (NOW + 10_000 - back), 20_000);
 }
 
 #[test]

@@ -320,9 +320,14 @@ fn a_hold_keeps_what_was_left_of_it_when_the_clock_is_set_back() {
     };
     desk.live(SECOND, &limited);
     assert_eq!(state(&desk.outbox), ChannelState::Holding);
+    // Another process watches the same clock.
+    let mut other = Inline::new(&desk.outbox, settings()).unwrap();
+    other.until_idle(&nobody).unwrap();
     desk.live(4 * SECOND, &nobody);
     desk.clock.jump(-12 * HOUR);
-    desk.live(20 * SECOND, &nobody);
+    desk.live(SECOND, &nobody);
+    other.until_idle(&nobody).unwrap();
+    desk.live(19 * SECOND, &nobody);
     desk.drain.wake();
     desk.live(SECOND, &nobody);
     desk.live(MINUTE, &up);
