@@ -125,7 +125,7 @@ pub use entry::{Attempt, AuditEntry, DeadReason, Entry, Filter, Status};
 pub use error::{Error, Result};
 #[cfg(feature = "http")]
 pub use http::{
-    Credential, CredentialRequest, CredentialSource, HttpDispatcher, HttpDispatcherBuilder,
+    Call, Credential, CredentialRequest, CredentialSource, HttpDispatcher, HttpDispatcherBuilder,
     Otherwise, Preview, Reply, ReplyRule, Route, Secret,
 };
 pub use message::{DEFAULT_MAX_PAYLOAD, Enqueued, MAX_HEADERS, MAX_NAME, Message, OnDuplicate};

@@ -147,7 +147,7 @@ fn retry_after(text: &str, now: i64) -> Option<Duration> {
     (wish > 0).then(|| Duration::from_millis(wish))
 }
 
-fn date(text: &str) -> Option<i64> {
+pub(super) fn date(text: &str) -> Option<i64> {
     let at = httpdate::parse_http_date(text.trim()).ok()?;
     let since = at.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     Some(millis(since))

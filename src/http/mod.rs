@@ -3,6 +3,7 @@
 //! A message goes through `send` from top to bottom: `request` builds it, `line` carries it,
 //! `judge` says what the answer means. Nothing here knows the database.
 
+mod call;
 mod credential;
 mod errors;
 mod judge;
@@ -33,6 +34,7 @@ use line::{Line, Settings};
 use names::Names;
 use plan::Plan;
 
+pub use call::Call;
 pub use credential::{Credential, CredentialRequest, CredentialSource};
 pub use preview::Preview;
 pub use reply::{Otherwise, Reply, ReplyRule};

@@ -138,7 +138,7 @@ fn receive(response: Response<ureq::Body>, plan: &Plan) -> Reply {
     reply
 }
 
-fn place(plan: &Plan) -> Place<'_> {
+pub(super) fn place(plan: &Plan) -> Place<'_> {
     Place {
         target: &plan.target,
         proxy: plan.proxy.as_deref(),

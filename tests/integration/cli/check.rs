@@ -300,3 +300,47 @@ fn it_waits_for_nobody_and_keeps_nobody_waiting() {
     assert_eq!(check(&desk).code, 0);
     conn.execute_batch("COMMIT").unwrap();
 }
+
+#[test]
+fn asked_to_it_calls_on_each_receiver_and_says_what_stands_in_between() {
+    let desk = Desk::new();
+    let there = Server::start(|_| respond(404, &[("Date", "Wed, 01 Jan 2020 00:00:00 GMT")], ""));
+    let closed = Server::start(|_| respond(200, &[], "")).url("/");
+    let tls = Server::start(|_| respond(200, &[], ""));
+    desk.write("token", "t0ken");
+    desk.write(
+        "outbox.toml",
+        format!(
+            "[channel.a]\nurl = \"{}\"\nbearer = {{ file = \"token\" }}\n[channel.b]\nurl = \"{closed}\"\n\
+             [channel.c]\nurl = \"https://127.0.0.1:{}/\"\n",
+            there.url("/sales?token=x"),
+            tls.port()
+        ),
+    );
+    let args = ["check", "till.db", "--config", "outbox.toml", "--json"];
+    let quiet = desk.run(args);
+    assert_eq!(
+        (quiet.code, there.seen().len()),
+        (0, 0),
+        "it called without being asked to"
+    );
+    let ran = desk.run(args.into_iter().chain(["--connect"]));
+    assert_eq!(ran.code, 4);
+    let seen = there.seen();
+    assert_eq!(
+        (seen[0].method.as_str(), seen[0].target.as_str()),
+        ("HEAD", "/")
+    );
+    assert_eq!(seen[0].header("authorization"), None);
+    assert!(
+        finding(&ran, "receiver")["text"]
+            .as_str()
+            .unwrap()
+            .contains("HTTP 404")
+    );
+    assert_eq!(finding(&ran, "receiver_refused")["channel"], "b");
+    assert_eq!(finding(&ran, "clock_skew")["channel"], "a");
+    let codes = codes(&ran);
+    assert_eq!(codes.len(), 3, "{codes:?}: the third is no TLS");
+    assert_eq!(desk.run(["check", "till.db", "--connect"]).code, 2);
+}

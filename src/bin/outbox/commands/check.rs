@@ -7,13 +7,14 @@ use serde::Serialize;
 use sqlite_outbox::{Dispatcher, FileInfo, Finding, Outbox, Severity};
 
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, Tone, bytes, scrub, unless_closed};
+use crate::output::{Out, Tone, age, bytes, now, scrub, unless_closed};
 use crate::settings::{self, Loaded};
 
 /// Look for everything that is wrong with the file, its outbox and its settings
 ///
 /// It reads the whole file and changes nothing. With --config it also reads the settings, the
-/// certificates and every secret (a secret's command is run), and names channels without a route.
+/// certificates and every secret (a secret's command is run), and names channels without a route;
+/// --connect calls on their receivers.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit code 4: something needs a person.
@@ -26,6 +27,9 @@ pub(crate) struct Arguments {
     /// Check this settings file too
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Call on each receiver too: HEAD /, without credentials or messages
+    #[arg(long, requires = "config")]
+    connect: bool,
     #[command(flatten)]
     format: Format,
 }
@@ -95,7 +99,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let mut findings = outbox.check()?;
     if let Some(path) = &arguments.config {
         match settings::load(path, None) {
-            Ok(loaded) => findings.extend(settings(&outbox, &loaded)?),
+            Ok(loaded) => {
+                findings.extend(settings(&outbox, &loaded)?);
+                if arguments.connect {
+                    findings.extend(receivers(&loaded));
+                }
+            }
             Err(error) => findings.push(Finding::new(
                 Severity::Fault,
                 "settings",
@@ -141,6 +150,60 @@ pub(super) fn settings(outbox: &Outbox, loaded: &Loaded) -> anyhow::Result<Vec<F
         }
     }
     Ok(found)
+}
+
+/// Who answers, and what stands in between.
+fn receivers(loaded: &Loaded) -> Vec<Finding> {
+    /// Beyond this a signature or a token may be refused.
+    const SKEW: i64 = 60_000;
+    let mut found = Vec::new();
+    for call in loaded.dispatcher.call_on_receivers() {
+        let channel = call.channel;
+        let finding = match call.answer {
+            Ok(status) => Finding::new(
+                Severity::Note,
+                "receiver",
+                format!("{channel}: {} answers (HTTP {status})", call.url),
+                "nothing; any status will do, as nothing was asked of it",
+            ),
+            Err(failure) => Finding::new(
+                Severity::Warning,
+                match &*failure.code {
+                    "tls" => "receiver_tls",
+                    "dns" => "receiver_dns",
+                    "proxy" => "receiver_proxy",
+                    "refused" => "receiver_refused",
+                    "timeout" => "receiver_timeout",
+                    _ => "receiver_unreachable",
+                },
+                format!("{channel}: {} cannot be called: {}", call.url, failure.text),
+                match &*failure.code {
+                    "tls" => {
+                        "set the clock if it is wrong; where a company's proxy replaces the certificate, \
+                         put its root into the system's store or into ca_file of the route"
+                    }
+                    "dns" => "check the name in the URL, and this machine's name server",
+                    "proxy" => "check proxy of the route, or HTTPS_PROXY of the environment",
+                    "refused" => {
+                        "the machine is there and the program is not: check the port, or start it"
+                    }
+                    _ => "check the network, the address and the firewall",
+                },
+            ),
+        };
+        found.push(finding.channel(&channel));
+        let skew = call.server_time.map_or(0, |at| at.saturating_sub(now()));
+        if skew.abs() > SKEW {
+            let text = format!(
+                "{channel}: its clock and this machine's differ by {}",
+                age(skew.abs())
+            );
+            let remedy = "set this machine's clock by the network, or tell the receiver";
+            found
+                .push(Finding::new(Severity::Warning, "clock_skew", text, remedy).channel(channel));
+        }
+    }
+    found
 }
 
 fn print(findings: &[Finding], info: &FileInfo, out: &mut Out) -> anyhow::Result<()> {
