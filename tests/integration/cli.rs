@@ -12,6 +12,7 @@ mod run;
 mod settings;
 mod sink;
 mod store;
+mod watch;
 mod why;
 
 use std::ffi::OsStr;

@@ -20,6 +20,7 @@ mod show;
 mod sink;
 mod status;
 mod upgrade;
+mod watch;
 mod why;
 
 use clap::Subcommand;
@@ -35,6 +36,7 @@ pub(crate) enum Command {
     Drain(drain::Arguments),
     Run(run::Arguments),
     Status(status::Arguments),
+    Watch(watch::Arguments),
     List(list::Arguments),
     Show(show::Arguments),
     Why(why::Arguments),
@@ -89,6 +91,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Drain(arguments) => drain::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
+        Command::Watch(arguments) => watch::run(&arguments),
         Command::List(arguments) => list::run(arguments),
         Command::Show(arguments) => show::run(&arguments),
         Command::Why(arguments) => why::run(&arguments),

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-pub(crate) use table::{Column, Table};
+pub(crate) use table::{Column, Table, cut};
 pub(crate) use time::{age, ago, exact, now};
 
 /// Whoever read our output has gone. Not worth a word.
@@ -48,13 +48,11 @@ pub(crate) struct Out {
 impl Out {
     pub(crate) fn new() -> Self {
         let terminal = io::stdout().is_terminal();
-        let unwanted = |name| std::env::var_os(name).is_some_and(|it| !it.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|it| it == "dumb");
         let width = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
         Self {
             stream: BufWriter::new(io::stdout().lock()),
             terminal,
-            colour: terminal && !unwanted("NO_COLOR") && !dumb,
+            colour: terminal && colours(),
             width: match terminal {
                 true => width.unwrap_or(80).max(40),
                 false => 80,
@@ -118,6 +116,17 @@ impl Out {
     pub(crate) fn flush(&mut self) -> anyhow::Result<()> {
         written(self.stream.flush())
     }
+}
+
+/// Whether a terminal may be written to in colours.
+pub(crate) fn colours() -> bool {
+    let unwanted = |name| std::env::var_os(name).is_some_and(|it| !it.is_empty());
+    !unwanted("NO_COLOR") && !dumb()
+}
+
+/// Whether the terminal knows nothing but text.
+pub(crate) fn dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|it| it == "dumb")
 }
 
 /// For commands whose exit code says something: it holds even when nobody reads the output.

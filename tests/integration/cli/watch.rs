@@ -1,0 +1,33 @@
+//! The live view, where there is no terminal to draw it on.
+
+use super::Desk;
+
+#[test]
+fn without_a_terminal_there_is_one_clear_error() {
+    let desk = Desk::new();
+    let ran = desk.run(["watch", "till.db"]);
+    ran.failed(1, "needs a terminal");
+    assert!(ran.err.contains("`outbox status`"), "{ran:?}");
+}
+
+#[test]
+fn a_missing_path_is_an_error_and_stays_missing() {
+    let desk = Desk::empty();
+    desk.run(["watch", "till.db"]).failed(1, "there is no file");
+    assert!(!desk.path("till.db").exists());
+    desk.write(
+        "notes.txt",
+        "no database at all, but long enough to look like something",
+    );
+    desk.run(["watch", "notes.txt"])
+        .failed(1, "is not a SQLite database");
+}
+
+#[test]
+fn a_span_that_makes_no_sense_is_refused() {
+    let desk = Desk::new();
+    for wrong in ["10ms", "1", "often"] {
+        let ran = desk.run(["watch", "till.db", "--every", wrong]);
+        assert_eq!(ran.code, 2, "{ran:?}");
+    }
+}
