@@ -102,26 +102,29 @@ impl Channel {
     }
 
     /// Makes the next probe due. A hold the receiver asked for stays in force; where the clock has
-    /// gone back by `stepped_back` milliseconds, it keeps what was left of it.
-    pub(crate) fn bring_forward(&mut self, now: i64, stepped_back: i64) {
-        match self.state {
-            ChannelState::Ok => {}
-            // Once: whoever else noticed the step finds that the hold began in the past.
-            ChannelState::Holding if self.since.is_none_or(|since| since > now) => {
-                let shift = |at: i64| at.saturating_sub(stepped_back);
-                self.until = self.until.map(shift);
-                self.since = self.since.map(shift);
-            }
-            ChannelState::Holding => {}
-            _ => self.until = self.until.map(|until| until.min(now)),
-        }
+    /// gone back, it ends at `hold_end`, which is what was left of it.
+    pub(crate) fn bring_forward(&mut self, now: i64, hold_end: Option<i64>) {
+        let until = match self.state {
+            ChannelState::Ok => return,
+            ChannelState::Holding => hold_end,
+            _ => Some(now),
+        };
+        self.until = self.until.map(|known| known.min(until.unwrap_or(known)));
     }
 
-    /// A message arrived: the receiver is healthy, and the next failure may be charged.
-    pub(crate) fn delivered(&mut self) {
+    /// Whether the receiver's wish to be left alone is still in force.
+    fn holds(&self, now: i64) -> bool {
+        self.state == ChannelState::Holding && matches!(self.admission(now), Admission::Closed(_))
+    }
+
+    /// A message arrived: the receiver is healthy, and the next failure may be charged. One that was
+    /// under way when the receiver asked for peace does not end that.
+    pub(crate) fn delivered(&mut self, now: i64) {
         self.evidence = true;
         self.rejections = 0;
-        self.close();
+        if !self.holds(now) {
+            self.close();
+        }
     }
 
     /// Spends the evidence. One delivery pays for one charge.
@@ -146,7 +149,7 @@ impl Channel {
         now: i64,
         dice: &mut Dice,
     ) {
-        if self.state != ChannelState::Ok && !probe {
+        if (self.state != ChannelState::Ok && !probe) || self.holds(now) {
             return;
         }
         if self.state != state {

@@ -66,8 +66,20 @@ pub(crate) fn instance_id(conn: &Connection) -> Result<String> {
     value.ok_or_else(|| Error::ForeignTable("outbox_meta".into()))
 }
 
+/// Refuses where a newer program has forbidden writers as old as this one. Within a transaction
+/// that holds the write lock, it holds until the commit.
+pub(crate) fn check_writer(conn: &Connection) -> Result<()> {
+    match min_writer(conn)? {
+        Some(least) if least > SCHEMA_VERSION => Err(Error::SchemaTooNew {
+            found: version(conn)?.unwrap_or(least),
+            supported: SCHEMA_VERSION,
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// The oldest schema version that may still write here.
-pub(crate) fn min_writer(conn: &Connection) -> Result<Option<i64>> {
+fn min_writer(conn: &Connection) -> Result<Option<i64>> {
     meta_number(conn, "min_writer")
 }
 

@@ -55,8 +55,8 @@ impl Settings {
         Self::default()
     }
 
-    /// Requests under way at once. A channel that has none always gets one more thread, so a
-    /// hanging server of another channel cannot keep it waiting. Default 4, 1 to 1,024.
+    /// Requests under way at once. A channel that has none gets one more thread, up to 32 of them,
+    /// so a hanging server of another channel cannot keep it waiting. Default 4, 1 to 1,024.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers.clamp(1, 1024);
         self
@@ -151,3 +151,7 @@ impl Settings {
 
 /// No lease of any process reaches further than this; one that does was stamped by a wrong clock.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(600);
+
+/// Messages and threads beyond the capacity that channels with nothing under way may have, one
+/// each: a hanging receiver must not keep the others waiting.
+pub(crate) const EXTRA: usize = 32;

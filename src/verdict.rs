@@ -60,7 +60,7 @@ pub(crate) fn judge(
     match outcome {
         None => Verdict::Released,
         Some(Outcome::Delivered(receipt)) => {
-            channel.delivered();
+            channel.delivered(now);
             Verdict::Sent(receipt)
         }
         Some(Outcome::Rejected(failure)) if failure.local => Verdict::Dead {
@@ -127,7 +127,9 @@ fn failed(
     let attempts = facts.attempts.saturating_add(1);
     let first = facts.first_charged_at.unwrap_or(now);
     let old_enough = now.saturating_sub(first) >= millis(policy.min_dead_age);
-    if attempts >= policy.max_attempts && old_enough {
+    // While the channel is suspected of rejecting everything, nobody dies by it.
+    let suspected = channel.state == ChannelState::Rejecting;
+    if attempts >= policy.max_attempts && old_enough && !suspected {
         return Verdict::Dead {
             attempts,
             charged,

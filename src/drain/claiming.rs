@@ -8,6 +8,7 @@ use crate::dispatch::Delivery;
 use crate::drain::flight::{ClaimedRun, Lease};
 use crate::drain::transact::{Channels, Effects, Transact, Trouble};
 use crate::observer::Event;
+use crate::settings::EXTRA;
 use crate::store::claim::{self, Candidate, Range};
 use crate::store::settle;
 
@@ -28,48 +29,46 @@ impl Transact<'_> {
         dice: &mut Dice,
         effects: &mut Effects,
     ) -> Result<(), Trouble> {
-        let mut due = Vec::new();
+        let mut open = Vec::new();
         for name in names {
             let first = claim::first_pending(self.conn, name)?;
-            if first.is_some_and(|first| first <= self.at.wall) {
-                due.push(name);
+            if first.is_none_or(|first| first > self.at.wall) {
+                continue;
+            }
+            match channels.get(name).admission(self.at.wall) {
+                Admission::Closed(_) => {}
+                Admission::Probe(_) if self.memory.flight.probing(name) => {}
+                Admission::Probe(turn) => self.probe(name, turn, channels, dice, effects)?,
+                Admission::Open => open.push(name),
             }
         }
         let landed = effects.changes.landed.len();
         let out = self.memory.flight.messages().saturating_sub(landed);
         let capacity = self.settings.capacity();
-        let share = (capacity / due.len().max(1)).max(1);
+        let share = (capacity / open.len().max(1)).max(1);
+        let mut extra = (capacity + EXTRA).saturating_sub(out).min(EXTRA);
         let mut room = Room {
             messages: capacity.saturating_sub(out).min(self.batch),
             bytes: MAX_BYTES.saturating_sub(self.memory.flight.bytes()),
         };
-        for name in due {
+        for name in open {
             let (runs, messages) = self.out(name, effects);
-            match channels.get(name).admission(self.at.wall) {
-                Admission::Closed(_) => {}
-                Admission::Probe(turn) => {
-                    if !self.memory.flight.probing(name) {
-                        self.probe(name, turn, channels, dice, effects)?;
-                    }
-                }
-                Admission::Open => {
-                    let ceiling = self.memory.ceiling(name, self.settings).min(share);
-                    let mut allowed = Room {
-                        messages: ceiling.saturating_sub(messages).min(room.messages),
-                        bytes: room.bytes,
-                    };
-                    // A channel with nothing under way is never kept waiting by the others.
-                    if messages == 0 {
-                        allowed.messages = allowed.messages.max(1);
-                        allowed.bytes = allowed.bytes.max(1);
-                    }
-                    let runs = self.memory.pace(name).saturating_sub(runs);
-                    let before = allowed.messages;
-                    self.fill(name, runs, &mut allowed, effects)?;
-                    room.messages = room.messages.saturating_sub(before - allowed.messages);
-                    room.bytes = room.bytes.min(allowed.bytes);
-                }
+            let ceiling = self.memory.ceiling(name, self.settings).min(share);
+            let mut allowed = Room {
+                messages: ceiling.saturating_sub(messages).min(room.messages),
+                bytes: room.bytes,
+            };
+            // A channel with nothing under way is not kept waiting by the others.
+            if messages == 0 && extra > 0 {
+                extra -= usize::from(allowed.messages == 0);
+                allowed.messages = allowed.messages.max(1);
+                allowed.bytes = allowed.bytes.max(1);
             }
+            let runs = self.memory.pace(name).saturating_sub(runs);
+            let before = allowed.messages;
+            self.fill(name, runs, &mut allowed, effects)?;
+            room.messages = room.messages.saturating_sub(before - allowed.messages);
+            room.bytes = room.bytes.min(allowed.bytes);
         }
         Ok(())
     }
@@ -215,12 +214,13 @@ impl Transact<'_> {
         match taken.flatten() {
             Some(Ok(delivery)) => Ok(Some(delivery)),
             Some(Err(reason)) => {
-                settle::quarantine(self.conn, id, &reason, self.at.wall)?;
-                effects.events.push(Event::Dead {
-                    id,
-                    channel: String::new(),
-                    error: reason,
-                });
+                let quarantined = self.guarded(id, effects, |_| {
+                    settle::quarantine(self.conn, id, &reason, self.at.wall)
+                })?;
+                if let Some(channel) = quarantined.flatten() {
+                    let error = reason;
+                    effects.events.push(Event::Dead { id, channel, error });
+                }
                 Ok(None)
             }
             None => Ok(None),

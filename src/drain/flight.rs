@@ -60,6 +60,13 @@ impl Lease {
             .saturating_sub(millis(at.monotonic))
             .min(wall.saturating_sub(at.wall))
     }
+
+    /// Whether it should be renewed: half of it is spent, or the wall clock went back and others
+    /// see it end in a future that no lease of ours reaches.
+    fn is_worn(&self, at: Instant, lease: Duration) -> bool {
+        let ahead = self.wall.load(Ordering::Acquire).saturating_sub(at.wall);
+        self.left(at) <= millis(lease) / 2 || ahead > millis(lease).saturating_add(1_000)
+    }
 }
 
 /// Messages claimed together for one worker, to be sent in this order.
@@ -210,7 +217,7 @@ impl Flight {
                 if run.lease.left(at) <= 0 {
                     lost.push(*number);
                 }
-            } else if run.lease.left(at) <= millis(lease) / 2 {
+            } else if run.lease.is_worn(at, lease) {
                 renew.push(*number);
             }
         }
@@ -223,12 +230,13 @@ impl Flight {
             .values()
             .map(|run| {
                 let left = run.lease.left(at);
-                let due = if run.lease.overdue(at.monotonic, run.limit) {
-                    left
+                if run.lease.overdue(at.monotonic, run.limit) {
+                    left.max(0)
+                } else if run.lease.is_worn(at, lease) {
+                    0
                 } else {
                     left - millis(lease) / 2
-                };
-                due.max(0)
+                }
             })
             .min()
     }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::circuit::Admission;
 use crate::clock::{Instant, millis};
 use crate::dispatch::Dispatcher;
-use crate::drain::{Drainer, data_version};
+use crate::drain::{CHANNELS, Drainer, data_version};
 use crate::error::Result;
 use crate::settings::MAX_LEASE;
-use crate::store::{channel, claim, upkeep};
+use crate::store::{Raw, channel, claim, upkeep};
 
 /// How often lanes without a head are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(300);
@@ -40,6 +40,10 @@ impl Look {
 impl Drainer {
     /// Whether nothing can have changed since the last look.
     pub(crate) fn may_rest(&mut self, at: Instant) -> Result<bool> {
+        // What looked due last time could not be taken: do not ask again at every foreign commit.
+        if at.monotonic < self.barren_until {
+            return Ok(true);
+        }
         let version = data_version(&self.conn)?;
         let changed = version != self.data_version;
         self.data_version = version;
@@ -65,13 +69,15 @@ impl Drainer {
         {
             look.at(expiry, at.wall);
         }
-        let mut cursor = Vec::new();
+        let mut cursor = Raw::default();
+        let mut seen = 0;
         while let Some(name) = claim::next_channel(&self.conn, &cursor)? {
-            if look.due {
+            seen += 1;
+            if look.due && seen > CHANNELS {
                 break;
             }
             cursor = name;
-            let Ok(name) = std::str::from_utf8(&cursor) else {
+            let Some(name) = cursor.as_str() else {
                 continue;
             };
             if self.stopping || !dispatcher.serves(name) {
@@ -84,7 +90,7 @@ impl Drainer {
                 .map_or(Admission::Open, |it| it.admission(at.wall));
             let leases = claim::leases(&self.conn, name)?;
             if let Some((first, last)) = leases {
-                let odd = last > at.wall.saturating_add(millis(MAX_LEASE));
+                let odd = last > at.wall.saturating_add(2 * millis(MAX_LEASE));
                 if !self.memory.suspects_wait(name, at.monotonic) {
                     look.at(if odd { at.wall } else { first }, at.wall);
                 }
@@ -98,7 +104,12 @@ impl Drainer {
                     }
                 }
                 Admission::Probe(_) if self.memory.flight.probing(name) => {}
-                _ => {
+                Admission::Probe(_) => {
+                    if let Some(due) = claim::first_pending(&self.conn, name)? {
+                        look.at(due, at.wall);
+                    }
+                }
+                Admission::Open => {
                     if let Some(due) = claim::first_pending(&self.conn, name)?
                         && (due > at.wall || self.memory.has_room(name, &self.settings))
                     {

@@ -7,8 +7,9 @@ use std::time::Duration;
 use crate::circuit::Channel;
 use crate::drain::flight::{ClaimedRun, Flight};
 use crate::retry::GIVE_BACK_MAX;
-use crate::settings::Settings;
+use crate::settings::{EXTRA, Settings};
 use crate::stats::ChannelState;
+use crate::store::Raw;
 use crate::store::claim::Stale;
 
 /// A stale claim must be seen twice, this far apart on our own monotonic clock, before it is taken:
@@ -36,43 +37,53 @@ pub(crate) struct Pull {
     pub(crate) until: i64,
     /// Whether probes come forward too.
     pub(crate) probes: bool,
-    /// How far the clock went back, which holds did not.
-    pub(crate) stepped_back: i64,
-    /// The channel after which it goes on.
-    pub(crate) cursor: Vec<u8>,
+    /// When the holds of channels end by a clock that has gone back: what was left of them.
+    pub(crate) holds: HashMap<String, i64>,
+    /// Where it goes on.
+    pub(crate) cursor: PullCursor,
+}
+
+/// The channel after which a pull goes on, and the due time within the next one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct PullCursor {
+    pub(crate) channel: Raw,
+    pub(crate) due: Option<i64>,
 }
 
 impl Pull {
-    pub(crate) const GIVEN_BACK: Self = Self {
-        after: 0,
-        until: GIVE_BACK_MAX,
-        probes: true,
-        stepped_back: 0,
-        cursor: Vec::new(),
-    };
-    pub(crate) const EVERYTHING: Self = Self {
-        after: 0,
-        until: i64::MAX,
-        probes: true,
-        stepped_back: 0,
-        cursor: Vec::new(),
-    };
+    /// What was given back with a short delay, and the probes.
+    pub(crate) fn given_back() -> Self {
+        Self {
+            after: 0,
+            until: GIVE_BACK_MAX,
+            probes: true,
+            holds: HashMap::new(),
+            cursor: PullCursor::default(),
+        }
+    }
+
+    /// Whatever is in back-off, and the probes.
+    pub(crate) fn everything() -> Self {
+        Self {
+            until: i64::MAX,
+            ..Self::given_back()
+        }
+    }
 
     /// Due times that no honest wait can have set: a clock that ran ahead did.
     pub(crate) fn beyond(longest_wait: i64) -> Self {
         Self {
             after: longest_wait,
             probes: false,
-            ..Self::EVERYTHING
+            ..Self::everything()
         }
     }
 
-    /// The clock went back by this much. What waits would wait that much longer, so that back-off
-    /// is ignored once; holds keep what was left of them.
-    pub(crate) fn stepped_back(by: i64) -> Self {
+    /// The clock went back. What waits would wait that much longer, so back-off is ignored once.
+    pub(crate) fn stepped_back(holds: HashMap<String, i64>) -> Self {
         Self {
-            stepped_back: by,
-            ..Self::EVERYTHING
+            holds,
+            ..Self::everything()
         }
     }
 }
@@ -93,8 +104,10 @@ pub(crate) struct Memory {
     /// Messages whose hook ended the transaction, and what it said.
     pub(crate) hookless: HashMap<i64, String>,
     pub(crate) next_run: u64,
+    /// Messages may have been enqueued by a clock that stood before any honest time.
+    pub(crate) rebase: bool,
     /// Where the next round of channels begins.
-    pub(crate) cursor: Vec<u8>,
+    pub(crate) cursor: Raw,
 }
 
 /// What a committed transaction changes in memory.
@@ -113,17 +126,39 @@ pub(crate) struct Changes {
     pub(crate) opened: Vec<String>,
     pub(crate) suspects: Option<HashMap<i64, Suspect>>,
     /// Where the first pull goes on; the inner `None` when it is done.
-    pub(crate) pulled: Option<Option<Vec<u8>>>,
+    pub(crate) pulled: Option<Option<PullCursor>>,
     pub(crate) untouchable: Vec<i64>,
-    pub(crate) cursor: Option<Vec<u8>>,
+    pub(crate) cursor: Option<Raw>,
+    pub(crate) rebased: bool,
 }
 
 impl Memory {
     pub(crate) fn new(channels: HashMap<String, Channel>) -> Self {
         Self {
             channels,
+            // Read before the first transaction: someone may write in between.
+            channels_stale: true,
+            rebase: true,
             ..Self::default()
         }
+    }
+
+    /// Adds a wish, unless the same one waits already.
+    pub(crate) fn wish(&mut self, pull: Pull) {
+        if !self.pulls.contains(&pull) {
+            self.pulls.push(pull);
+        }
+    }
+
+    /// When each hold ends by a clock that has gone back by `by` milliseconds.
+    pub(crate) fn holds_after(&self, by: i64) -> HashMap<String, i64> {
+        let held = |(name, channel): (&String, &Channel)| {
+            let until = channel
+                .until
+                .filter(|_| channel.state == ChannelState::Holding)?;
+            Some((name.clone(), until.saturating_sub(by)))
+        };
+        self.channels.iter().filter_map(held).collect()
     }
 
     /// Runs a channel may have under way at most, for a slow start.
@@ -142,17 +177,20 @@ impl Memory {
     /// always has room for one.
     pub(crate) fn has_room(&self, channel: &str, settings: &Settings) -> bool {
         let (runs, messages) = self.flight.of(channel);
-        messages == 0
+        let total = self.flight.messages();
+        (messages == 0 && total < settings.capacity() + EXTRA)
             || (runs < self.pace(channel)
                 && messages < self.ceiling(channel, settings)
-                && self.flight.messages() < settings.capacity())
+                && total < settings.capacity())
     }
 
-    /// When the first suspect may be taken, on the monotonic clock.
-    pub(crate) fn next_suspect(&self) -> Option<Duration> {
+    /// When the next suspect may be taken, on the monotonic clock. Those that may be taken already
+    /// are found by the look, if nobody else took them.
+    pub(crate) fn next_suspect(&self, now: Duration) -> Option<Duration> {
         self.suspects
             .values()
             .map(|suspect| suspect.seen.saturating_add(STEAL_AFTER))
+            .filter(|ripe| *ripe > now)
             .min()
     }
 
@@ -216,6 +254,7 @@ impl Memory {
             _ => {}
         }
         self.untouchable.extend(changes.untouchable);
+        self.rebase &= !changes.rebased;
         if let Some(cursor) = changes.cursor {
             self.cursor = cursor;
         }

@@ -11,13 +11,14 @@ mod retention;
 mod settling;
 mod transact;
 mod watch;
+mod write;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode};
 
-use crate::clock::{Clock, Dice, Instant, millis};
+use crate::clock::{Clock, Dice, Instant};
 use crate::dispatch::{DeliveredHook, Dispatcher};
 use crate::error::{Error, Result};
 use crate::observer::Event;
@@ -29,13 +30,18 @@ use look::Look;
 use memory::{Memory, Pull};
 use retention::Retention;
 pub(crate) use settling::panic_text;
-use transact::{Effects, Transact, Trouble};
 use watch::{ClockWatch, Repair};
 
 /// A cycle waits this long after the first report for others to come.
 const LINGER: Duration = Duration::from_millis(5);
 /// After a failed write; busy is no failure and tried again after [`LINGER`].
 const AFTER_FAILURE: Duration = Duration::from_millis(500);
+/// A look whose finds could not be taken is not repeated sooner.
+const BARREN: Duration = Duration::from_millis(100);
+/// How often leases are looked at while something is under way.
+const WATCH: Duration = Duration::from_millis(500);
+/// How long a delivery may stay unsynced with `SettleSync::Normal`.
+const SYNC_WITHIN: Duration = Duration::from_secs(1);
 /// Channels looked at per cycle.
 const CHANNELS: usize = 256;
 /// Rows per transaction, most and least.
@@ -54,8 +60,10 @@ pub(crate) struct Cycle {
     pub(crate) wait: Duration,
     /// Nothing is due, under way, or claimed by anyone that could be served now.
     pub(crate) idle: bool,
-    /// The write that failed, if one did. What was to be written is kept.
+    /// What failed, if something did just now. What was to be written is kept.
     pub(crate) error: Option<Error>,
+    /// The file could not be used the last time, and has not been since.
+    pub(crate) failing: bool,
 }
 
 /// What a drain does, cycle by cycle.
@@ -78,6 +86,13 @@ pub(crate) struct Drainer {
     data_version: i64,
     /// When to look even if nobody wrote.
     look_at: Duration,
+    /// No look before: the last one found something due that could not be taken.
+    barren_until: Duration,
+    /// The last write failed, and none has succeeded since.
+    failing: bool,
+    /// Since when something is committed that is not synced yet; only with `SettleSync::Normal`.
+    unsynced: Option<Duration>,
+    lazy_sync: bool,
     sweep: Option<upkeep::LaneCursor>,
     sweep_at: Duration,
     broken_lanes: Vec<upkeep::Lane>,
@@ -105,7 +120,8 @@ impl Drainer {
     ) -> Result<Self> {
         conn.busy_handler(Some(be_patient))?;
         conn.set_prepared_statement_cache_capacity(64);
-        if settings.settle_sync == SettleSync::Normal && is_wal(&conn)? {
+        let lazy_sync = settings.settle_sync == SettleSync::Normal && is_wal(&conn)?;
+        if lazy_sync {
             conn.pragma_update(None, "synchronous", "NORMAL")?;
         }
         let at = Instant::read(clock.as_ref());
@@ -126,6 +142,10 @@ impl Drainer {
             not_before: Duration::ZERO,
             batch: BATCH,
             look_at: Duration::ZERO,
+            barren_until: Duration::ZERO,
+            failing: false,
+            unsynced: None,
+            lazy_sync,
             sweep: Some(upkeep::LaneCursor::default()),
             sweep_at: at.monotonic,
             broken_lanes: Vec::new(),
@@ -137,10 +157,9 @@ impl Drainer {
     /// Brings probes forward, and messages that were given back with a short delay: connectivity
     /// may be back. With `all`, back-off is ignored once as well; schedules never are.
     pub(crate) fn wake(&mut self, all: bool) {
-        self.memory.pulls.push(if all {
-            Pull::EVERYTHING
-        } else {
-            Pull::GIVEN_BACK
+        self.memory.wish(match all {
+            true => Pull::everything(),
+            false => Pull::given_back(),
         });
         self.look_at = Duration::ZERO;
     }
@@ -204,21 +223,28 @@ impl Drainer {
         if self.first_report.is_none() && !self.reports.is_empty() {
             self.first_report = Some(at.monotonic);
         }
-        self.memory
-            .pulls
-            .extend(self.watch.repairs().map(|repair| match repair {
+        for repair in self.watch.repairs() {
+            self.memory.rebase = true;
+            self.memory.wish(match repair {
                 Repair::Horizon => Pull::beyond(self.settings.longest_wait()),
-                Repair::SteppedBack(by) => Pull::stepped_back(by),
-            }));
+                Repair::WasAhead => Pull::everything(),
+                Repair::SteppedBack(by) => Pull::stepped_back(self.memory.holds_after(by)),
+            });
+        }
         let outcome = self.step(dispatcher, at);
-        outcome.unwrap_or_else(|error| self.after_failure(error, at))
+        let mut cycle = outcome.unwrap_or_else(|error| self.after_failure(error, at));
+        cycle.failing = self.failing;
+        cycle
     }
 
     fn step(&mut self, dispatcher: &dyn Dispatcher, at: Instant) -> Result<Cycle> {
-        if at.monotonic < self.not_before {
+        // A lease that is half spent does not wait for manners.
+        let renewal = self.memory.flight.next_renewal(at, self.settings.lease) == Some(0);
+        if at.monotonic < self.not_before && (self.failing || !renewal) {
             return Ok(self.pause(at, None));
         }
-        let own_work = self.own_work(at);
+        self.sync_if_due(at)?;
+        let own_work = renewal || self.own_work(at);
         if !own_work && self.may_rest(at)? {
             let tidied = self.tidy(at);
             let mut cycle = self.pause(at, None);
@@ -228,31 +254,31 @@ impl Drainer {
             }
             return Ok(cycle);
         }
-        let look = if own_work {
-            None
-        } else {
-            Some(self.look(dispatcher, at)?)
+        let look = match own_work {
+            true => None,
+            false => Some(self.look(dispatcher, at)?),
         };
         if let Some(look) = look.as_ref().filter(|look| !look.due) {
+            self.failing &= !self.is_empty();
             self.tidy(at);
-            return Ok(self.rest(at, look, look.next));
+            return Ok(self.rest(at, look));
         }
         let effects = self.write(dispatcher, at)?;
         match look {
-            // What looked due cannot be taken now; do not ask again in a tight loop.
             Some(look) if effects.is_empty() => {
-                let soon = at.wall.saturating_add(millis(AFTER_FAILURE));
-                Ok(self.rest(at, &look, Some(soon)))
+                self.barren_until = at.monotonic.saturating_add(BARREN);
+                self.tidy(at);
+                Ok(self.rest(at, &look))
             }
             _ => Ok(self.apply(effects, at)),
         }
     }
 
-    fn rest(&mut self, at: Instant, look: &Look, next: Option<i64>) -> Cycle {
+    fn rest(&mut self, at: Instant, look: &Look) -> Cycle {
         let done = self.is_empty() && !look.foreign && self.sweep.is_none();
         let idle = done && self.memory.pulls.is_empty() && !self.retention.detains(at.monotonic);
-        let mut cycle = self.pause(at, next);
-        if self.retention.is_under_way() {
+        let mut cycle = self.pause(at, look.next);
+        if self.retention.is_under_way() || self.sweep.is_some() {
             cycle.wait = self.not_before.saturating_sub(at.monotonic);
         }
         Cycle { idle, ..cycle }
@@ -264,102 +290,7 @@ impl Drainer {
         let lingered = |since: Duration| at.monotonic >= since.saturating_add(LINGER);
         let settle = !self.reports.is_empty()
             && (low_water || self.stopping || self.first_report.is_some_and(lingered));
-        let renewal = self.memory.flight.next_renewal(at, self.settings.lease);
-        settle
-            || renewal == Some(0)
-            || (!self.memory.pulls.is_empty() && !self.stopping)
-            || !self.broken_lanes.is_empty()
-    }
-
-    /// The transaction. A constraint error is met by doing it again row by row, which finds the
-    /// culprit; a hook that ended the transaction is left out the second time.
-    fn write(&mut self, dispatcher: &dyn Dispatcher, at: Instant) -> Result<Effects> {
-        let mut careful = false;
-        for _ in 0..64 {
-            let tx = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate)?;
-            let begun = self.clock.monotonic();
-            // Under the lock: another process may have paused a channel or opened its circuit.
-            let version = data_version(&tx)?;
-            self.memory.channels_stale |= version != self.data_version;
-            self.data_version = version;
-            let transact = Transact {
-                conn: &tx,
-                at,
-                dispatcher,
-                settings: &self.settings,
-                hook: self.hook.as_deref(),
-                instance: &self.instance,
-                memory: &self.memory,
-                trusted: self.watch.trusted(),
-                claiming: !self.stopping,
-                batch: self.batch,
-                careful,
-                broken_lanes: &self.broken_lanes,
-            };
-            let done = transact.run(&self.reports, &mut self.dice);
-            match done {
-                Ok(effects) => {
-                    tx.commit()?;
-                    self.mind_manners(self.clock.monotonic().saturating_sub(begun));
-                    return Ok(effects);
-                }
-                Err(Trouble::HookEndedTransaction { id, error }) => {
-                    self.memory.hookless.insert(id, error);
-                }
-                Err(Trouble::Sqlite(error)) if is_constraint(&error) && !careful => careful = true,
-                Err(Trouble::Sqlite(error)) => return Err(error.into()),
-            }
-        }
-        Err(Error::Refused(
-            "the on_delivered hook ends every transaction it is given".into(),
-        ))
-    }
-
-    /// Leaves the lock free in proportion to how long it was held, and keeps transactions short.
-    fn mind_manners(&mut self, held: Duration) {
-        let share = self.settings.lock_share;
-        let now = self.clock.monotonic();
-        // Never so long that a lease could not be renewed in time.
-        let pause = held.mul_f64(1.0 / share - 1.0).min(self.settings.lease / 4);
-        self.not_before = now.saturating_add(pause);
-        self.batch = if share >= 1.0 {
-            BATCH * 4
-        } else if held > HOLD {
-            (self.batch / 2).max(BATCH_MIN)
-        } else {
-            (self.batch + 4).min(BATCH)
-        };
-    }
-
-    /// After the commit: memory changes, and the world may be told.
-    fn apply(&mut self, effects: Effects, at: Instant) -> Cycle {
-        let recorded = effects.recorded;
-        self.reports.drain(..recorded.min(self.reports.len()));
-        self.first_report = (!self.reports.is_empty()).then_some(at.monotonic);
-        self.broken_lanes
-            .drain(..effects.lanes_mended.min(self.broken_lanes.len()));
-        self.look_at = Duration::ZERO;
-        self.memory.apply(effects.changes, &effects.runs);
-        Cycle {
-            runs: effects.runs,
-            events: effects.events,
-            wait: self.not_before.saturating_sub(self.clock.monotonic()),
-            ..Cycle::default()
-        }
-    }
-
-    fn after_failure(&mut self, error: Error, at: Instant) -> Cycle {
-        let wait = if matches!(error, Error::Busy(_)) {
-            LINGER
-        } else {
-            AFTER_FAILURE
-        };
-        self.not_before = at.monotonic.saturating_add(wait);
-        Cycle {
-            wait,
-            error: Some(error),
-            ..Cycle::default()
-        }
+        settle || (!self.memory.pulls.is_empty() && !self.stopping) || !self.broken_lanes.is_empty()
     }
 
     /// Nothing to write now. `next` is the next due time in wall time, if the file was looked at.
@@ -375,7 +306,12 @@ impl Drainer {
         }
         let mut until = self
             .look_at
+            .max(self.barren_until)
             .min(at.monotonic.saturating_add(self.settings.poll));
+        if !self.is_empty() {
+            // A clock that jumps must not find a lease unwatched for long.
+            until = until.min(at.monotonic.saturating_add(WATCH));
+        }
         if let Some(left) = self.memory.flight.next_renewal(at, self.settings.lease) {
             until = until.min(
                 at.monotonic
@@ -385,9 +321,7 @@ impl Drainer {
         if let Some(since) = self.first_report {
             until = until.min(since.saturating_add(LINGER));
         }
-        // One that is ripe was looked at just now; if it is still here, another took the claim.
-        let ripens = self.memory.next_suspect();
-        if let Some(suspect) = ripens.filter(|it| *it > at.monotonic) {
+        if let Some(suspect) = self.memory.next_suspect(at.monotonic) {
             until = until.min(suspect);
             self.look_at = self.look_at.min(suspect);
         }

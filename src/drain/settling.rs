@@ -7,11 +7,12 @@ use crate::dispatch::{Delivery, Failure, Outcome, Receipt};
 use crate::drain::flight::{Report, Told};
 use crate::drain::transact::{Channels, Effects, Transact, Trouble};
 use crate::observer::Event;
+use crate::store::pool;
 use crate::store::settle::{self, Claim, Recorded};
 use crate::verdict::{Facts, Verdict, judge};
 
 /// A receiver's clock that differs by less is nobody's business, in milliseconds.
-const SKEW_SHOWN: i64 = 60_000;
+const SKEW_SHOWN: u64 = 60_000;
 
 impl Transact<'_> {
     pub(crate) fn settle(
@@ -97,10 +98,8 @@ impl Transact<'_> {
         match wrote {
             None => {}
             Some(Recorded::Yes) => self.recorded(delivery, verdict, effects)?,
-            Some(Recorded::Confirmed) => {
-                let receipt = settle::receipt_of(self.conn, report.id)?.unwrap_or_default();
-                self.delivered(delivery, &receipt, effects)?;
-            }
+            // Told when the earlier holder's answer was noted.
+            Some(Recorded::Confirmed) => {}
             Some(Recorded::Late) => self.late(delivery, &verdict, policy.keep_answer, effects)?,
         }
         Ok(())
@@ -159,15 +158,17 @@ impl Transact<'_> {
             id: delivery.id,
             delivered: true,
         });
-        let sent = settle::record_late(
-            self.conn,
-            delivery.id,
-            &delivery.message_id,
-            receipt,
-            keep_answer,
-            self.at.wall,
-        )?;
-        if sent {
+        let news = self.guarded(delivery.id, effects, |_| {
+            settle::record_late(
+                self.conn,
+                delivery.id,
+                &delivery.message_id,
+                receipt,
+                keep_answer,
+                self.at.wall,
+            )
+        })?;
+        if news == Some(true) {
             self.delivered(delivery, receipt, effects)?;
         }
         Ok(())
@@ -191,7 +192,9 @@ impl Transact<'_> {
             provider_id: receipt.provider_id.clone(),
         });
         if let Some(error) = self.run_hook(delivery, receipt)? {
-            settle::note_hook_failure(self.conn, delivery.id, &error)?;
+            self.guarded(delivery.id, effects, |_| {
+                settle::note_hook_failure(self.conn, delivery.id, &error)
+            })?;
             effects.events.push(Event::HookFailed {
                 id: delivery.id,
                 error,
@@ -209,7 +212,9 @@ impl Transact<'_> {
             return Ok(Some(error.clone()));
         }
         self.conn.execute_batch("SAVEPOINT outbox_hook")?;
-        let said = catch_unwind(AssertUnwindSafe(|| hook(self.conn, delivery, receipt)));
+        let said = catch_unwind(AssertUnwindSafe(|| {
+            pool::within_hook(|| hook(self.conn, delivery, receipt))
+        }));
         let failure = match said {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(format!("{error:#}")),
@@ -252,7 +257,7 @@ fn note_skew(channel: &mut crate::circuit::Channel, outcome: &Outcome, now: i64)
     let Some(told) = told else { return };
     let skew = told.saturating_sub(now);
     let known = channel.clock_skew.unwrap_or(0);
-    if skew.saturating_sub(known).abs() > SKEW_SHOWN {
-        channel.clock_skew = (skew.abs() > SKEW_SHOWN).then_some(skew);
+    if skew.saturating_sub(known).unsigned_abs() > SKEW_SHOWN {
+        channel.clock_skew = (skew.unsigned_abs() > SKEW_SHOWN).then_some(skew);
     }
 }

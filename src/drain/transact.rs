@@ -12,13 +12,13 @@ use crate::circuit::Channel;
 use crate::clock::{Dice, Instant, millis};
 use crate::dispatch::{DeliveredHook, Dispatcher, Failure};
 use crate::drain::flight::{ClaimedRun, Report};
-use crate::drain::memory::{Changes, Memory, STEAL_AFTER, Suspect};
+use crate::drain::memory::{Changes, Memory, PullCursor, STEAL_AFTER, Suspect};
 use crate::drain::watch::FIRST_HONEST;
 use crate::observer::Event;
 use crate::settings::{MAX_LEASE, Settings};
 use crate::stats::ChannelState;
 use crate::store::settle::{self, Claim};
-use crate::store::{channel, claim, upkeep};
+use crate::store::{Raw, channel, claim, upkeep};
 
 /// Overdue messages marked per transaction.
 const EXPIRE_STEP: usize = 64;
@@ -69,6 +69,7 @@ impl Effects {
             && changes.lost.is_empty()
             && changes.pulled.is_none()
             && changes.changed.is_empty()
+            && changes.untouchable.is_empty()
             && changes.suspects.as_ref().is_none_or(HashMap::is_empty)
     }
 }
@@ -119,15 +120,9 @@ impl Transact<'_> {
         };
         self.settle(reports, &mut channels, dice, &mut effects)?;
         self.renew(&mut effects)?;
-        if self.trusted {
-            upkeep::rebase(self.conn, self.at.wall, FIRST_HONEST, EXPIRE_STEP)?;
-            let messages = upkeep::expire(self.conn, self.at.wall, EXPIRE_STEP)?;
-            if messages > 0 {
-                effects.events.push(Event::Expired { messages });
-            }
-        }
-        for (channel, key) in self.broken_lanes.iter().take(EXPIRE_STEP) {
-            upkeep::normalise(self.conn, channel, key)?;
+        self.expire(&mut effects)?;
+        for lane in self.broken_lanes.iter().take(EXPIRE_STEP) {
+            self.tolerated(|| upkeep::normalise(self.conn, lane))?;
             effects.lanes_mended += 1;
         }
         if self.claiming {
@@ -140,6 +135,31 @@ impl Transact<'_> {
         Ok(effects)
     }
 
+    /// Marks what is overdue, if the clock can be believed; before that, what was enqueued by a
+    /// clock that stood in 1970 gets its time.
+    fn expire(&self, effects: &mut Effects) -> Result<(), Trouble> {
+        if !self.trusted {
+            return Ok(());
+        }
+        let now = self.at.wall;
+        if self.memory.rebase {
+            let rebased =
+                self.tolerated(|| upkeep::rebase(self.conn, now, FIRST_HONEST, EXPIRE_STEP))?;
+            effects.changes.rebased = rebased.unwrap_or(0) < EXPIRE_STEP;
+        }
+        let mut messages = 0;
+        for id in upkeep::overdue(self.conn, now, EXPIRE_STEP)? {
+            if !self.memory.untouchable.contains(&id) {
+                let done = self.guarded(id, effects, |_| upkeep::expire(self.conn, id, now))?;
+                messages += usize::from(done == Some(true));
+            }
+        }
+        if messages > 0 {
+            effects.events.push(Event::Expired { messages });
+        }
+        Ok(())
+    }
+
     /// Renews before anything is claimed: a process that is late must not take from one that lives.
     fn renew(&self, effects: &mut Effects) -> Result<(), Trouble> {
         let flight = &self.memory.flight;
@@ -150,14 +170,13 @@ impl Transact<'_> {
                 continue;
             };
             let mut held = true;
-            for (id, claims) in &run.open {
+            for &(id, claims) in &run.open {
                 // A row that this transaction has settled is no longer ours to renew.
-                if !effects.changes.landed.contains(&(number, *id)) {
-                    let claim = Claim {
-                        id: *id,
-                        claims: *claims,
-                    };
-                    held &= settle::renew(self.conn, claim, wall)?;
+                if !effects.changes.landed.contains(&(number, id)) {
+                    let claim = Claim { id, claims };
+                    let renewed =
+                        self.guarded(id, effects, |_| settle::renew(self.conn, claim, wall))?;
+                    held &= renewed == Some(true);
                 }
             }
             if held {
@@ -183,17 +202,15 @@ impl Transact<'_> {
     fn channel_names(&self, effects: &mut Effects) -> rusqlite::Result<Vec<String>> {
         let start = &self.memory.cursor;
         let (mut names, mut last) = self.channels_after(start, super::CHANNELS)?;
-        if last.is_none() && !start.is_empty() {
-            let (wrapped, end) = self.channels_after(&[], super::CHANNELS - names.len())?;
-            names.extend(
-                wrapped
-                    .into_iter()
-                    .filter(|it| it.as_bytes() <= start.as_slice()),
-            );
+        if last.is_none() && *start != Raw::default() {
+            let room = super::CHANNELS - names.len();
+            let (wrapped, end) = self.channels_after(&Raw::default(), room)?;
+            let again = |it: &String| it.as_bytes() <= start.0.as_slice();
+            names.extend(wrapped.into_iter().filter(again));
             last = end;
         }
         // Where one round takes in all, the next begins after its first: each is first in turn.
-        let first = names.first().map(|it| it.clone().into_bytes());
+        let first = names.first().map(|it| Raw(it.clone().into_bytes()));
         effects.changes.cursor = last.or(first);
         Ok(names)
     }
@@ -201,56 +218,63 @@ impl Transact<'_> {
     /// Up to `limit` channels after a name, and where to go on if there may be more.
     fn channels_after(
         &self,
-        after: &[u8],
+        after: &Raw,
         limit: usize,
-    ) -> rusqlite::Result<(Vec<String>, Option<Vec<u8>>)> {
+    ) -> rusqlite::Result<(Vec<String>, Option<Raw>)> {
         let mut names = Vec::new();
-        let mut cursor = after.to_vec();
+        let mut cursor = after.clone();
         for _ in 0..limit {
             match claim::next_channel(self.conn, &cursor)? {
                 Some(name) => cursor = name,
                 None => return Ok((names, None)),
             }
-            if let Ok(name) = std::str::from_utf8(&cursor)
-                && self.dispatcher.serves(name)
-            {
+            if let Some(name) = cursor.as_str().filter(|it| self.dispatcher.serves(it)) {
                 names.push(name.to_owned());
             }
         }
         Ok((names, Some(cursor)))
     }
 
-    /// Makes messages due that the oldest wish or repair asks for, some channels at a time.
-    fn pull(&self, channels: &mut Channels<'_>, effects: &mut Effects) -> rusqlite::Result<()> {
+    /// Makes messages due that the oldest wish or repair asks for, some at a time.
+    fn pull(&self, channels: &mut Channels<'_>, effects: &mut Effects) -> Result<(), Trouble> {
         let Some(pull) = self.memory.pulls.first() else {
             return Ok(());
         };
         let now = self.at.wall;
-        let after = now.saturating_add(pull.after);
         let until = now.saturating_add(pull.until);
-        let (names, rest) = self.channels_after(&pull.cursor, super::CHANNELS)?;
-        let mut cursor = pull.cursor.clone();
-        let mut budget = PULL_STEP;
-        for name in &names {
-            let moved = upkeep::bring_forward(self.conn, name, now, after, until, budget)?;
-            budget = budget.saturating_sub(moved);
-            if budget == 0 {
-                effects.changes.pulled = Some(Some(cursor));
+        let PullCursor {
+            mut channel,
+            mut due,
+        } = pull.cursor.clone();
+        let (names, rest) = self.channels_after(&channel, super::CHANNELS)?;
+        for name in names {
+            let after = due.take().unwrap_or(now.saturating_add(pull.after));
+            let range = (after, until);
+            let go_on =
+                self.tolerated(|| upkeep::bring_forward(self.conn, &name, now, range, PULL_STEP))?;
+            if let Some(Some(due)) = go_on {
+                let due = Some(due);
+                effects.changes.pulled = Some(Some(PullCursor { channel, due }));
                 return Ok(());
             }
             if pull.probes {
-                channels.get(name).bring_forward(now, pull.stepped_back);
+                let hold_end = pull.holds.get(&name).copied();
+                channels.get(&name).bring_forward(now, hold_end);
             }
-            cursor = name.clone().into_bytes();
+            channel = Raw(name.into_bytes());
         }
-        effects.changes.pulled = Some(rest);
+        let go_on = |channel| PullCursor { channel, due: None };
+        effects.changes.pulled = Some(rest.map(go_on));
         Ok(())
     }
 
     /// Takes back claims whose holder is gone, once they have been seen stale long enough.
     fn take_back(&self, names: &[String], effects: &mut Effects) -> Result<(), Trouble> {
-        let horizon = self.at.wall.saturating_add(millis(MAX_LEASE));
-        let mut suspects = HashMap::new();
+        let horizon = self.at.wall.saturating_add(2 * millis(MAX_LEASE));
+        // Those of channels that are not in this round keep the moment they were first seen.
+        let elsewhere = |it: &(&i64, &Suspect)| !names.contains(&it.1.channel);
+        let known = self.memory.suspects.iter().filter(elsewhere);
+        let mut suspects: HashMap<i64, Suspect> = known.map(|(id, it)| (*id, it.clone())).collect();
         for name in names {
             for stale in claim::stale(self.conn, name, self.at.wall, horizon, STALE_STEP)? {
                 if self.memory.flight.holds(stale.id, stale.claims)
@@ -290,23 +314,52 @@ impl Transact<'_> {
             id: stale.id,
             claims: stale.claims,
         };
-        let lane = stale.ordering_key.as_deref().map(|key| (channel, key));
-        let failure = Failure::new("lost", "the process that was sending it ended");
-        let taken = self.guarded(stale.id, effects, |_| {
-            settle::take_back(self.conn, claim, lane)
-        })?;
-        for id in taken.unwrap_or_default() {
-            let losses = settle::losses(self.conn, id)?.saturating_add(1);
-            settle::log_attempt(self.conn, id, &failure, 0, 0, self.at.wall)?;
-            // A message that ends its process each time must not do so in a tight loop.
-            if losses > LOSSES_FORGIVEN {
-                let policy = self.settings.policy_of(channel);
-                let doublings = losses.saturating_sub(LOSSES_FORGIVEN);
-                let wait = policy.delay_after(doublings, &mut Dice::seeded(id.unsigned_abs()));
-                settle::postpone(self.conn, id, self.at.wall.saturating_add(wait))?;
+        let key = stale.ordering_key.as_deref();
+        let run = key.map(|key| (channel, key, stale.lease));
+        self.guarded(stale.id, effects, |_| {
+            for id in settle::take_back(self.conn, claim, run)? {
+                self.note_loss(channel, id)?;
             }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// A message that ends its process each time must not do so in a tight loop.
+    fn note_loss(&self, channel: &str, id: i64) -> rusqlite::Result<()> {
+        let failure = Failure::new("lost", "the process that was sending it ended");
+        let losses = settle::losses(self.conn, id)?.saturating_add(1);
+        settle::log_attempt(self.conn, id, &failure, 0, 0, self.at.wall)?;
+        if losses > LOSSES_FORGIVEN {
+            let policy = self.settings.policy_of(channel);
+            let doublings = losses.saturating_sub(LOSSES_FORGIVEN);
+            let wait = policy.delay_after(doublings, &mut Dice::seeded(id.unsigned_abs()));
+            settle::postpone(self.conn, id, self.at.wall.saturating_add(wait))?;
         }
         Ok(())
+    }
+
+    /// Does something that can wait; when careful, under a savepoint, so that a row which refuses
+    /// it stops nobody. `None`: it was refused.
+    fn tolerated<T>(
+        &self,
+        act: impl FnOnce() -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, Trouble> {
+        if !self.careful {
+            return Ok(Some(act()?));
+        }
+        self.conn.execute_batch("SAVEPOINT outbox_step")?;
+        let done = match act() {
+            Ok(done) => Some(done),
+            Err(error) if super::is_constraint(&error) => {
+                log::warn!("a row of the outbox refuses to be changed: {error}");
+                self.conn.execute_batch("ROLLBACK TO outbox_step")?;
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.conn.execute_batch("RELEASE outbox_step")?;
+        Ok(done)
     }
 
     /// Does something to one row; when careful, under a savepoint, so that a row which refuses it
@@ -330,20 +383,24 @@ impl Transact<'_> {
             Err(error) => return Err(error.into()),
         };
         self.conn.execute_batch("ROLLBACK TO outbox_row")?;
-        match settle::quarantine(self.conn, id, &refusal, self.at.wall) {
-            Ok(_) => {}
+        let quarantined = match settle::quarantine(self.conn, id, &refusal, self.at.wall) {
+            Ok(quarantined) => quarantined,
             Err(error) if super::is_constraint(&error) => {
                 self.conn.execute_batch("ROLLBACK TO outbox_row")?;
+                log::warn!("message {id} refuses every change and is left alone: {error}");
                 effects.changes.untouchable.push(id);
+                None
             }
             Err(error) => return Err(error.into()),
-        }
+        };
         self.conn.execute_batch("RELEASE outbox_row")?;
-        effects.events.push(Event::Dead {
-            id,
-            channel: String::new(),
-            error: refusal,
-        });
+        if let Some(channel) = quarantined {
+            effects.events.push(Event::Dead {
+                id,
+                channel,
+                error: refusal,
+            });
+        }
         Ok(None)
     }
 

@@ -17,14 +17,19 @@ const CONFIRM: Duration = Duration::from_secs(60);
 /// A backward step that is worth mending; a smaller one is waited out.
 const STEP_BACK: i64 = 60 * 1000;
 
+/// A moment so far ahead was written by no clock but by a mistake.
+const IMPLAUSIBLE: i64 = 20 * 365 * 24 * 3600 * 1000;
+
 /// What the clock's past makes necessary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repair {
     /// Due times may have been stamped by a clock that ran far ahead of this one.
     Horizon,
-    /// The clock went back by this many milliseconds, while we watched or since the file's newest
-    /// moment.
+    /// The clock went back by this many milliseconds while we watched.
     SteppedBack(i64),
+    /// The file's newest moment lies ahead: the clock went back before we came. By how much nobody
+    /// knows, so holds stay as they are.
+    WasAhead,
 }
 
 /// Watches both clocks from cycle to cycle.
@@ -43,11 +48,12 @@ impl ClockWatch {
             at.wall < newest.saturating_sub(BEHIND) || at.wall > newest.saturating_add(LONG_AGO)
         });
         let ahead = newest.map_or(0, |newest| newest.saturating_sub(at.wall));
+        let behind = (STEP_BACK..IMPLAUSIBLE).contains(&ahead);
         Self {
             last: at,
             doubted_since: odd.then_some(at.monotonic),
-            repairs: match ahead > STEP_BACK {
-                true => vec![Repair::SteppedBack(ahead)],
+            repairs: match behind {
+                true => vec![Repair::WasAhead],
                 false => vec![Repair::Horizon],
             },
         }

@@ -34,6 +34,8 @@ const AFTER_INTERRUPT: Duration = Duration::from_millis(500);
 const AFTER_DEADLINE: Duration = Duration::from_secs(2);
 /// A lock held by someone else for this long is worth a word.
 const BUSY_IS_NEWS: Duration = Duration::from_secs(1);
+/// How often a drain looks whether it was cancelled.
+const ATTENTION: Duration = Duration::from_millis(100);
 /// A drain gives up on a file that cannot be written for this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -61,6 +63,15 @@ enum Stopping {
     Interrupted(Duration),
 }
 
+/// Lets the workers end, however the engine does: also when code of the application panics in it.
+struct Closing<'a>(&'a Work);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 impl Engine<'_> {
     /// Runs until idle, stopped or, for a drain, unable to write. `spawn` starts a thread that runs
     /// the given shop; `seen` hears of every cycle.
@@ -83,8 +94,10 @@ impl Engine<'_> {
             clock: Arc::clone(&self.clock),
             workers: self.settings.workers,
         };
-        let result = self.turn(&shop, &reports, &bell, spawn, seen);
-        shop.work.close();
+        let result = {
+            let _closing = Closing(&shop.work);
+            self.turn(&shop, &reports, &bell, spawn, seen)
+        };
         let error = result.as_ref().err().map(Error::chain);
         self.tell(&Event::Stopped { error });
         result
@@ -109,11 +122,14 @@ impl Engine<'_> {
             let mut cycle = self.drainer.cycle(self.dispatcher, reports.try_iter());
             let go_on = seen(&cycle, self.drainer.in_flight());
             self.after_cycle(&mut cycle, shop, spawn);
-            failing_since = cycle.error.as_ref().map(|_| failing_since.unwrap_or(now));
+            failing_since = cycle.failing.then(|| failing_since.unwrap_or(now));
             told = self.tell_failure(&cycle, failing_since, told);
             let patience = |since: Duration| now.saturating_sub(since) > PATIENCE;
-            if self.until_idle && failing_since.is_some_and(patience) {
-                return cycle.error.map_or(Ok(()), Err);
+            let lost = self.until_idle && failing_since.is_some_and(patience);
+            // A newer program took the file over: nothing of ours may be written any more.
+            let replaced = matches!(cycle.error, Some(Error::SchemaTooNew { .. }));
+            if let Some(error) = cycle.error.take_if(|_| lost || replaced) {
+                return Err(error);
             }
             match stopping {
                 Stopping::No => {
@@ -136,6 +152,11 @@ impl Engine<'_> {
                 }
                 _ => {}
             }
+            // A drain answers to cancel and deadline; a pump is told.
+            cycle.wait = match self.until_idle {
+                true => cycle.wait.min(ATTENTION),
+                false => cycle.wait,
+            };
             let wait = match stopping {
                 Stopping::No => match self.deadline {
                     Some(deadline) => cycle.wait.min(deadline.saturating_sub(now)),
@@ -184,7 +205,7 @@ impl Engine<'_> {
         shop: &Shop,
         spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>,
     ) {
-        shop.work.hold(cycle.error.is_some());
+        shop.work.hold(cycle.failing);
         for event in &cycle.events {
             // Not one by one into a wall, a lock-out or a receiver that asked for peace.
             if let Event::Channel { channel, state, .. } = event
@@ -196,12 +217,13 @@ impl Engine<'_> {
         for run in cycle.runs.drain(..) {
             let policy = self.settings.policy_of(&run.channel);
             let most = policy.max_in_flight.unwrap_or(self.settings.workers);
-            if shop.work.push(run, most, self.settings.workers)
-                && let Err(error) = spawn(shop.clone())
-            {
-                shop.work.thread_gone();
-                log::error!("no thread could be started: {error}");
+            if shop.work.push(run, most, self.settings.workers) {
+                start(shop, spawn);
             }
+        }
+        // None could be started before, or all have gone.
+        if shop.work.is_stranded() {
+            start(shop, spawn);
         }
         shop.low_water
             .store(self.drainer.reports_to_low_water(), Ordering::Release);
@@ -235,8 +257,11 @@ impl Engine<'_> {
     /// Says once per failure that the file cannot be written. A lock that someone else holds is
     /// daily life, unless it lasts. Returns whether it was said.
     fn tell_failure(&self, cycle: &Cycle, since: Option<Duration>, told: bool) -> bool {
-        let (Some(error), Some(since)) = (&cycle.error, since) else {
+        let Some(since) = since else {
             return false;
+        };
+        let Some(error) = &cycle.error else {
+            return told;
         };
         let lasting = self.clock.monotonic().saturating_sub(since) >= BUSY_IS_NEWS;
         if !told && (lasting || !matches!(error, Error::Busy(_))) {
@@ -262,6 +287,14 @@ impl Engine<'_> {
 /// The log target of events, so that a program which shows them by its own observer can leave
 /// these lines out.
 const EVENTS: &str = "sqlite_outbox::event";
+
+/// Starts the thread that the work has counted already.
+fn start(shop: &Shop, spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>) {
+    if let Err(error) = spawn(shop.clone()) {
+        shop.work.thread_gone();
+        log::error!("no thread could be started: {error}");
+    }
+}
 
 /// What is worth reading in a log: losses and changes, not every delivery.
 fn log_event(event: &Event) {

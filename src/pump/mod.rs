@@ -253,16 +253,13 @@ fn pump(
         let mut health = health.lock().unwrap_or_else(PoisonError::into_inner);
         health.in_flight = in_flight;
         let now = Instant::read(clock.as_ref()).wall;
-        match &cycle.error {
-            None => {
-                health.last_success_at = Some(now);
-                health.error = None;
-                health.failing_since = None;
-            }
-            Some(error) => {
-                health.error = Some(error.chain());
-                health.failing_since.get_or_insert(now);
-            }
+        if let Some(error) = &cycle.error {
+            health.error = Some(error.chain());
+            health.failing_since.get_or_insert(now);
+        } else if !cycle.failing {
+            health.last_success_at = Some(now);
+            health.error = None;
+            health.failing_since = None;
         }
         for event in &cycle.events {
             match event {

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::drain::ClaimedRun;
+use crate::settings::EXTRA;
 
 #[derive(Debug, Default)]
 pub(crate) struct Work {
@@ -61,9 +62,19 @@ impl Work {
         }
         self.changed.notify_one();
         let waiting: usize = inner.queues.iter().map(|it| it.runs.len()).sum();
-        let wanted = inner.idle < waiting && (inner.threads < workers || alone);
+        let extra = alone && inner.threads < workers + EXTRA;
+        let wanted = inner.idle < waiting && (inner.threads < workers || extra);
         inner.threads += usize::from(wanted);
         wanted
+    }
+
+    /// Whether runs wait and there is no thread at all; counts the one to be started.
+    pub(crate) fn is_stranded(&self) -> bool {
+        let mut inner = self.lock();
+        let waiting = inner.queues.iter().any(|it| !it.runs.is_empty());
+        let stranded = waiting && inner.threads == 0;
+        inner.threads += usize::from(stranded);
+        stranded
     }
 
     /// A thread that was asked for could not be started, or has ended.

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::dispatch::Delivery;
-use crate::store::rows;
+use crate::store::{Raw, rows};
 
 /// Channels that have something pending or claimed, by name. Index `outbox_due`, loose.
 pub(crate) const NEXT_CHANNEL: &str = "
@@ -36,15 +36,21 @@ SELECT id, ordering_key FROM outbox
    AND (expires_at IS NULL OR expires_at > ?2)
  ORDER BY next_attempt_at, id LIMIT ?3";
 
-/// The members behind a head, in order. Index `outbox_lane`.
+/// The members behind a head, in order, up to a dead one that holds the rest. Index `outbox_lane`.
 pub(crate) const FOLLOWERS: &str = "
 SELECT id, next_attempt_at, available_at, expires_at FROM outbox
  WHERE channel = ?1 AND ordering_key = ?2 AND status = 'waiting' AND id > ?3
+   AND id < coalesce((SELECT min(id) FROM outbox
+                       WHERE channel = ?1 AND ordering_key = ?2 AND status = 'dead' AND id > ?3
+                         AND NOT EXISTS (SELECT 1 FROM outbox_channel
+                                          WHERE channel = ?1 AND on_dead = 'skip')),
+                     9223372036854775807)
  ORDER BY id LIMIT ?4";
 
 /// Marks one message as claimed. The claim number only rises: with the id it is the fencing token.
+/// A `settled_at` that a foreign hand left behind would pass for an earlier holder's delivery.
 pub(crate) const TAKE: &str = "
-UPDATE outbox SET status = 'sending', claims = claims + 1, next_attempt_at = ?2
+UPDATE outbox SET status = 'sending', claims = claims + 1, next_attempt_at = ?2, settled_at = NULL
  WHERE id = ?1 AND (status = 'pending' OR status = 'waiting')
 RETURNING id, message_id, channel, dedupe_key, event_type, recipient, ordering_key, principal,
           content_type, headers, payload, claims, attempts, created_at";
@@ -94,14 +100,10 @@ pub(crate) struct Stale {
 /// A row that was read for sending: either it can be sent, or it says why not.
 pub(crate) type Decoded = Result<Delivery, String>;
 
-/// The channel after `after`, as stored: a name that is no UTF-8 must not end the walk.
-pub(crate) fn next_channel(conn: &Connection, after: &[u8]) -> rusqlite::Result<Option<Vec<u8>>> {
-    let after = ToSqlOutput::Borrowed(ValueRef::Text(after));
+/// The channel after `after`.
+pub(crate) fn next_channel(conn: &Connection, after: &Raw) -> rusqlite::Result<Option<Raw>> {
     conn.prepare_cached(NEXT_CHANNEL)?
-        .query_row([after], |row| match row.get_ref(0)? {
-            ValueRef::Text(name) => Ok(Some(name.to_vec())),
-            _ => Ok(None),
-        })
+        .query_row([after], |row| row.get(0))
 }
 
 pub(crate) fn candidates(

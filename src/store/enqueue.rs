@@ -88,15 +88,10 @@ pub(crate) fn enqueue(
     if let Some(full) = room {
         return Err(full);
     }
-    match schema::min_writer(conn)? {
-        Some(least) if least > SCHEMA_VERSION => Err(Error::SchemaTooNew {
-            found: schema::version(conn)?.unwrap_or(least),
-            supported: SCHEMA_VERSION,
-        }),
-        _ => Err(Error::Refused(
-            "a trigger of the application ignored the message".into(),
-        )),
-    }
+    schema::check_writer(conn)?;
+    Err(Error::Refused(
+        "a trigger of the application ignored the message".into(),
+    ))
 }
 
 /// Stores many. A message that is refused has its error in its place and does not stop the

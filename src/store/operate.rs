@@ -6,8 +6,8 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use crate::circuit::OnDead;
 use crate::entry::Status;
 use crate::error::{Error, Result};
-use crate::schema::{self, SCHEMA_VERSION};
-use crate::store::{channel, read, rows, upkeep};
+use crate::schema::{self};
+use crate::store::{Raw, channel, read, rows, upkeep};
 
 /// Back in its place, due now, with all its attempts. The answer was that of the failure, and a
 /// delivery keeps an answer that it finds.
@@ -113,13 +113,8 @@ impl Action {
 /// Begins a transaction that may write: with the lock, and not in a file of the future.
 pub(crate) fn begin(conn: &Connection) -> Result<Transaction<'_>> {
     let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
-    match schema::min_writer(&tx)? {
-        Some(least) if least > SCHEMA_VERSION => Err(Error::SchemaTooNew {
-            found: schema::version(&tx)?.unwrap_or(least),
-            supported: SCHEMA_VERSION,
-        }),
-        _ => Ok(tx),
-    }
+    schema::check_writer(&tx)?;
+    Ok(tx)
 }
 
 /// Retries or cancels one message; says why when it cannot be done.
@@ -286,7 +281,7 @@ pub(crate) fn mend_lanes(
     keys.sort_unstable();
     keys.dedup();
     for key in keys {
-        upkeep::normalise(conn, name, key)?;
+        upkeep::normalise(conn, &(Raw(name.into()), Raw(key.into())))?;
     }
     Ok(dead.last().map(|it| it.0))
 }

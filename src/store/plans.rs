@@ -31,7 +31,7 @@ fn hot_statements_follow_their_index_and_sort_nothing() {
         claim::FIRST_PENDING,
         claim::LEASES,
         claim::STALE,
-        upkeep::BRING_FORWARD,
+        upkeep::DUE_LATER,
         why::OTHER,
         why::CLAIMED,
         why::KINDS[0],

@@ -1,5 +1,6 @@
 //! The connections that are lent out.
 
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,24 @@ impl r2d2::HandleError<Error> for Silent {
     fn handle_error(&self, _: Error) {}
 }
 
+thread_local! {
+    static IN_HOOK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `on_delivered`. It holds the write lock, so a connection of its own could only wait for
+/// itself: it is refused one.
+pub(crate) fn within_hook<T>(hook: impl FnOnce() -> T) -> T {
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            IN_HOOK.set(false);
+        }
+    }
+    IN_HOOK.set(true);
+    let _leave = Leave;
+    hook()
+}
+
 /// A small pool that opens nothing before it is asked.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -103,6 +122,10 @@ impl Pool {
     /// A connection, waiting for one if all are lent.
     pub(crate) fn get(&self) -> Result<PooledConnection> {
         self.opener.check_process()?;
+        if IN_HOOK.get() {
+            let why = "on_delivered must use the connection it is given, not another one";
+            return Err(Error::Refused(why.into()));
+        }
         if let Ok(conn) = self.pool.get_timeout(PATIENCE) {
             return Ok(PooledConnection(conn));
         }

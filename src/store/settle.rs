@@ -7,6 +7,7 @@
 use rusqlite::{Connection, OptionalExtension, named_params};
 
 use crate::dispatch::{Failure, Receipt};
+use crate::store::Raw;
 use crate::verdict::Verdict;
 
 const SENT: &str = "
@@ -25,9 +26,10 @@ UPDATE outbox SET status = 'pending', next_attempt_at = :due, attempts = :attemp
        last_attempt_at = :now, last_error = :error
  WHERE id = :id AND claims = :claims AND status = 'sending' AND settled_at IS NULL";
 
+/// Due at once: among the fresh ones if it never was tried, else among the retries.
 const RELEASE: &str = "
 UPDATE outbox SET status = CASE WHEN ordering_key IS NULL THEN 'pending' ELSE 'waiting' END,
-       next_attempt_at = 0
+       next_attempt_at = CASE WHEN last_attempt_at IS NULL THEN 0 ELSE ?3 END
  WHERE id = ?1 AND claims = ?2 AND status = 'sending' AND settled_at IS NULL";
 
 const DEAD: &str = "
@@ -54,20 +56,21 @@ UPDATE outbox SET settled_at = :now, last_attempt_at = :now,
        provider_id = coalesce(provider_id, :provider_id), answer = coalesce(answer, :answer)
  WHERE id = :id AND message_id = :message_id AND status = 'sending' AND settled_at IS NULL";
 
-/// A stale lane goes back as a whole, never row by row.
-const TAKE_BACK_LANE: &str = "
+/// A stale run goes back as a whole, never row by row: its members share their lease.
+const TAKE_BACK_RUN: &str = "
 UPDATE outbox SET status = CASE WHEN settled_at IS NULL THEN 'waiting' ELSE 'sent' END,
        next_attempt_at = 0
- WHERE channel = ?1 AND ordering_key = ?2 AND status = 'sending'";
+ WHERE channel = ?1 AND ordering_key = ?2 AND status = 'sending' AND next_attempt_at = ?3";
 
 const TAKE_BACK: &str = "
 UPDATE outbox SET status = CASE WHEN settled_at IS NULL THEN 'pending' ELSE 'sent' END,
        next_attempt_at = 0
  WHERE id = ?1 AND claims = ?2 AND status = 'sending'";
 
-const LANE_CLAIMS: &str = "
+const RUN_CLAIMS: &str = "
 SELECT id FROM outbox
- WHERE channel = ?1 AND ordering_key = ?2 AND status = 'sending' AND settled_at IS NULL";
+ WHERE channel = ?1 AND ordering_key = ?2 AND status = 'sending' AND next_attempt_at = ?3
+   AND settled_at IS NULL";
 
 const POSTPONE: &str = "
 UPDATE outbox SET next_attempt_at = ?2 WHERE id = ?1 AND (status = 'pending' OR status = 'waiting')";
@@ -75,7 +78,8 @@ UPDATE outbox SET next_attempt_at = ?2 WHERE id = ?1 AND (status = 'pending' OR 
 /// Unfenced on purpose: the row itself is broken, whoever holds it.
 const QUARANTINE: &str = "
 UPDATE outbox SET status = 'dead', settled_at = ?2, last_error = ?3
- WHERE id = ?1 AND status NOT IN ('sent', 'dead', 'cancelled', 'expired')";
+ WHERE id = ?1 AND status NOT IN ('sent', 'dead', 'cancelled', 'expired')
+RETURNING channel";
 
 const LOG_ATTEMPT: &str = "
 INSERT INTO outbox_attempt (message, at, duration_ms, outcome, http_status, charged, error)
@@ -146,7 +150,9 @@ pub(crate) fn record(
             ":attempts": attempts, ":error": cut(&failure.text),
             ":answer": bounded(failure.answer.as_deref(), keep_answer),
         })?,
-        Verdict::Released => conn.prepare_cached(RELEASE)?.execute((id, claims))?,
+        Verdict::Released => conn
+            .prepare_cached(RELEASE)?
+            .execute((id, claims, now.max(1)))?,
     };
     if rows == 0 {
         let confirmed = conn.prepare_cached(CONFIRM)?.execute((id, claims))?;
@@ -182,7 +188,8 @@ pub(crate) fn is_ours(conn: &Connection, claim: Claim) -> rusqlite::Result<bool>
         .query_row((claim.id, claim.claims), |row| row.get(0))
 }
 
-/// Records a success whose claim had passed on. True when the row became sent by it.
+/// Records a success whose claim had passed on. True when it is news: the row became sent by it, or
+/// will be with the report of its present holder.
 pub(crate) fn record_late(
     conn: &Connection,
     id: i64,
@@ -199,8 +206,7 @@ pub(crate) fn record_late(
     if conn.prepare_cached(LATE_SENT)?.execute(params)? > 0 {
         return Ok(true);
     }
-    conn.prepare_cached(LATE_NOTED)?.execute(params)?;
-    Ok(false)
+    Ok(conn.prepare_cached(LATE_NOTED)?.execute(params)? > 0)
 }
 
 /// Extends a claim. False when it has passed on.
@@ -211,19 +217,19 @@ pub(crate) fn renew(conn: &Connection, claim: Claim, lease: i64) -> rusqlite::Re
     Ok(rows > 0)
 }
 
-/// Takes an abandoned claim back, with its whole lane. Returns the messages that go out again.
+/// Takes an abandoned claim back, with its whole run. Returns the messages that go out again.
 pub(crate) fn take_back(
     conn: &Connection,
     claim: Claim,
-    lane: Option<(&str, &str)>,
+    run: Option<(&str, &str, i64)>,
 ) -> rusqlite::Result<Vec<i64>> {
-    match lane {
-        Some(lane) => {
+    match run {
+        Some(run) => {
             let members = conn
-                .prepare_cached(LANE_CLAIMS)?
-                .query_map(lane, |row| row.get(0))?
+                .prepare_cached(RUN_CLAIMS)?
+                .query_map(run, |row| row.get(0))?
                 .collect::<rusqlite::Result<Vec<i64>>>()?;
-            conn.prepare_cached(TAKE_BACK_LANE)?.execute(lane)?;
+            conn.prepare_cached(TAKE_BACK_RUN)?.execute(run)?;
             Ok(members)
         }
         None => {
@@ -241,20 +247,22 @@ pub(crate) fn postpone(conn: &Connection, id: i64, due: i64) -> rusqlite::Result
     Ok(())
 }
 
-/// Makes a message that cannot be handled a dead letter. False when it was settled already.
+/// Makes a message that cannot be handled a dead letter; returns its channel, or `None` when it was
+/// settled already.
 pub(crate) fn quarantine(
     conn: &Connection,
     id: i64,
     reason: &str,
     now: i64,
-) -> rusqlite::Result<bool> {
-    let rows = conn
+) -> rusqlite::Result<Option<String>> {
+    let channel = conn
         .prepare_cached(QUARANTINE)?
-        .execute((id, now, cut(reason)))?;
-    if rows > 0 {
+        .query_row((id, now, cut(reason)), |row| row.get::<_, Raw>("channel"))
+        .optional()?;
+    if channel.is_some() {
         log_attempt(conn, id, &Failure::new("invalid", reason), 0, 0, now)?;
     }
-    Ok(rows > 0)
+    Ok(channel.map(|name| String::from_utf8_lossy(&name.0).into_owned()))
 }
 
 /// Remembers a failed attempt. `nth` is the charge's number within its budget, 0 for none.
@@ -291,24 +299,6 @@ pub(crate) fn first_charge(conn: &Connection, id: i64) -> rusqlite::Result<Optio
 pub(crate) fn losses(conn: &Connection, id: i64) -> rusqlite::Result<u32> {
     conn.prepare_cached(LOSSES)?
         .query_row([id], |row| row.get(0))
-}
-
-/// The receiver's answer as it is kept, for a delivery that an earlier holder made.
-pub(crate) fn receipt_of(conn: &Connection, id: i64) -> rusqlite::Result<Option<Receipt>> {
-    conn.prepare_cached("SELECT provider_id, answer FROM outbox WHERE id = ?1")?
-        .query_row([id], |row| {
-            Ok(Receipt {
-                provider_id: row
-                    .get::<_, Option<String>>("provider_id")
-                    .unwrap_or_default(),
-                answer: row
-                    .get::<_, Option<String>>("answer")
-                    .unwrap_or_default()
-                    .map(String::into_bytes),
-                server_time: None,
-            })
-        })
-        .optional()
 }
 
 /// Adds to `last_error` of a settled message what the application's hook said.

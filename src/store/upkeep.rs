@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::store::rows;
+use crate::store::{Raw, rows};
 
 /// Unsent messages whose time has passed. Index `outbox_expiry`.
 pub(crate) const EXPIRED: &str = "
@@ -20,18 +20,19 @@ UPDATE outbox SET status = 'expired', settled_at = ?2
  WHERE id = ?1 AND (status = 'pending' OR status = 'waiting')";
 
 pub(crate) const REBASE: &str = "
-UPDATE outbox SET expires_at = ?1 + max(expires_at - created_at, 0) WHERE id IN (
+UPDATE outbox SET expires_at = ?1 + max(expires_at - max(created_at, 0), 0) WHERE id IN (
   SELECT id FROM outbox
    WHERE expires_at < ?2 AND created_at < ?2 AND (status = 'pending' OR status = 'waiting')
    LIMIT ?3)";
 
-/// Due times in a range that are due now instead; schedules are kept. Index `outbox_due`.
-pub(crate) const BRING_FORWARD: &str = "
-UPDATE outbox SET next_attempt_at = ?2 WHERE id IN (
-  SELECT id FROM outbox
-   WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > ?3 AND next_attempt_at <= ?4
-     AND (available_at IS NULL OR available_at <= ?2)
-   LIMIT ?5)";
+/// What is due later, soonest first. Index `outbox_due`.
+pub(crate) const DUE_LATER: &str = "
+SELECT id, next_attempt_at, coalesce(available_at, 0) AS available_at FROM outbox
+ WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > ?2 AND next_attempt_at <= ?3
+ ORDER BY next_attempt_at, id LIMIT ?4";
+
+const BRING_FORWARD: &str = "
+UPDATE outbox SET next_attempt_at = ?2 WHERE id = ?1 AND status = 'pending'";
 
 /// The newest moment this file knows of: by rowid, and by index `outbox_settled`, loosely.
 const NEWEST_ENQUEUE: &str = "SELECT created_at FROM outbox ORDER BY id DESC LIMIT 1";
@@ -76,16 +77,16 @@ pub(crate) fn rebase(
         .execute((now, honest, rows(limit)))
 }
 
-/// Marks at most `limit` overdue messages as expired; returns how many there were.
-pub(crate) fn expire(conn: &Connection, now: i64, limit: usize) -> rusqlite::Result<usize> {
-    let overdue = conn
-        .prepare_cached(EXPIRED)?
+/// Unsent messages whose time has passed, at most `limit`.
+pub(crate) fn overdue(conn: &Connection, now: i64, limit: usize) -> rusqlite::Result<Vec<i64>> {
+    conn.prepare_cached(EXPIRED)?
         .query_map((now, rows(limit)), |row| row.get(0))?
-        .collect::<rusqlite::Result<Vec<i64>>>()?;
-    for id in &overdue {
-        conn.prepare_cached(EXPIRE)?.execute((id, now))?;
-    }
-    Ok(overdue.len())
+        .collect()
+}
+
+/// Marks one of them. False when it was claimed or settled already.
+pub(crate) fn expire(conn: &Connection, id: i64, now: i64) -> rusqlite::Result<bool> {
+    Ok(conn.prepare_cached(EXPIRE)?.execute((id, now))? > 0)
 }
 
 pub(crate) fn next_expiry(conn: &Connection) -> rusqlite::Result<Option<i64>> {
@@ -93,17 +94,36 @@ pub(crate) fn next_expiry(conn: &Connection) -> rusqlite::Result<Option<i64>> {
         .query_row([], |row| row.get(0))
 }
 
-/// Makes at most `limit` messages due that would be due after `after`, up to `until`.
+/// Makes messages due that would be due after `after`, up to `until`; schedules are kept. Looks at
+/// `limit` of them and returns where to go on, or `None` when there are no more.
 pub(crate) fn bring_forward(
     conn: &Connection,
     channel: &str,
     now: i64,
-    after: i64,
-    until: i64,
+    (after, until): (i64, i64),
     limit: usize,
-) -> rusqlite::Result<usize> {
-    conn.prepare_cached(BRING_FORWARD)?
-        .execute((channel, now.max(1), after, until, rows(limit)))
+) -> rusqlite::Result<Option<i64>> {
+    let mut statement = conn.prepare_cached(DUE_LATER)?;
+    let found = statement
+        .query_map((channel, after, until, rows(limit)), |row| {
+            Ok((
+                row.get("id")?,
+                row.get("next_attempt_at")?,
+                row.get("available_at")?,
+            ))
+        })?
+        .collect::<rusqlite::Result<Vec<(i64, i64, i64)>>>()?;
+    for (id, _, available) in &found {
+        if *available <= now {
+            conn.prepare_cached(BRING_FORWARD)?.execute((id, now))?;
+        }
+    }
+    // Moved ones have left the range, so others due at that same moment are still to come.
+    let go_on = |(_, due, available): &(i64, i64, i64)| match *available <= now {
+        true => due.saturating_sub(1),
+        false => *due,
+    };
+    Ok(found.last().filter(|_| found.len() == limit).map(go_on))
 }
 
 /// When the newest message was enqueued: a clock far before that is wrong.
@@ -116,12 +136,12 @@ pub(crate) fn newest_enqueue(conn: &Connection) -> rusqlite::Result<Option<i64>>
 /// A place in the walk over all lanes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LaneCursor {
-    channel: String,
-    key: String,
+    channel: Raw,
+    key: Raw,
 }
 
 /// A channel and an ordering key.
-pub(crate) type Lane = (String, String);
+pub(crate) type Lane = (Raw, Raw);
 
 /// Looks at up to `limit` lanes after the cursor and returns those without a head, which a
 /// foreign hand left behind (`INSERT OR REPLACE` fires no delete trigger). Reads only. The cursor
@@ -133,20 +153,20 @@ pub(crate) fn headless_lanes(
 ) -> rusqlite::Result<(Vec<Lane>, Option<LaneCursor>)> {
     let mut found = Vec::new();
     for _ in 0..limit {
-        let next: Option<String> = conn
+        let next: Option<Raw> = conn
             .prepare_cached(NEXT_LANE)?
             .query_row((&cursor.channel, &cursor.key), |row| row.get(0))?;
         match next {
             Some(key) if key > cursor.key => cursor.key = key,
             _ => {
-                let channel: Option<String> = conn
+                let channel: Option<Raw> = conn
                     .prepare_cached(NEXT_LANE_CHANNEL)?
                     .query_row([&cursor.channel], |row| row.get(0))?;
                 match channel {
                     Some(channel) if channel > cursor.channel => {
                         cursor = LaneCursor {
                             channel,
-                            key: String::new(),
+                            key: Raw::default(),
                         };
                     }
                     _ => return Ok((found, None)),
@@ -166,7 +186,8 @@ pub(crate) fn headless_lanes(
 }
 
 /// Gives a lane its head again.
-pub(crate) fn normalise(conn: &Connection, channel: &str, key: &str) -> rusqlite::Result<()> {
-    conn.prepare_cached(NORMALISE)?.execute((channel, key))?;
+pub(crate) fn normalise(conn: &Connection, lane: &Lane) -> rusqlite::Result<()> {
+    conn.prepare_cached(NORMALISE)?
+        .execute((&lane.0, &lane.1))?;
     Ok(())
 }
