@@ -75,7 +75,7 @@ fn waits_double_to_a_minute_and_no_further() {
     channel.failures = u32::MAX;
     channel.open(ChannelState::Offline, &failure(), true, now, &mut dice);
     assert!(until(&channel) - now <= PROBE_CEILING);
-    channel.delivered();
+    channel.delivered(NOW);
     channel.open(ChannelState::Offline, &failure(), false, now, &mut dice);
     assert!(until(&channel) - now <= 1_000, "new trouble starts anew");
 }
@@ -116,7 +116,7 @@ fn a_delivery_closes_everything_but_a_persons_pause() {
         by: None,
         reason: None,
     });
-    channel.delivered();
+    channel.delivered(NOW);
     assert!(channel.evidence);
     assert_eq!(channel.rejections, 0);
     assert_eq!(channel.state, ChannelState::Ok);
@@ -217,7 +217,7 @@ fn a_wake_brings_probes_forward_and_no_hold() {
     ] {
         let mut channel = Channel::default();
         channel.open(state, &failure(), false, NOW, &mut dice);
-        channel.bring_forward(NOW, 0);
+        channel.bring_forward(NOW, None);
         assert_eq!(
             channel.admission(NOW),
             Admission::Probe(Turn::Fresh),
@@ -225,19 +225,40 @@ fn a_wake_brings_probes_forward_and_no_hold() {
         );
     }
     let mut channel = Channel::default();
-    channel.bring_forward(NOW, 0);
+    channel.bring_forward(NOW, None);
     assert_eq!(channel, Channel::default());
     channel.hold(30_000, &failure(), NOW);
-    channel.bring_forward(NOW + 10_000, 0);
+    channel.bring_forward(NOW + 10_000, None);
     assert_eq!(channel.until, Some(NOW + 30_000));
     // Twelve hours back on the clock: twenty seconds are left all the same.
     let back = 12 * 3_600_000;
-    channel.bring_forward(NOW + 10_000 - back, back);
-    let left = until(&channel) - (NOW + 10_000 - back);
-    assert_eq!(left, 20_000);
-    // Another process that saw the same step.
-    channel.bring_forward(NOW + 10_000 - back, back);
-    assert_eq!(until(&channel) - (NOW + 10_000 - back), 20_000);
+    let now = NOW + 10_000 - back;
+    // Every process that notices the step says so; it must not count twice.
+    for _ in 0..2 {
+        channel.bring_forward(now, Some(NOW + 30_000 - back));
+        assert_eq!(until(&channel) - now, 20_000);
+    }
+}
+
+/// Requests that were under way when the receiver asked for peace used to end it.
+#[test]
+fn a_hold_outlives_what_was_under_way() {
+    let mut dice = dice();
+    let mut channel = Channel::default();
+    channel.hold(60_000, &failure(), NOW);
+    channel.delivered(NOW + 1_000);
+    assert!(channel.evidence, "the delivery counts all the same");
+    channel.open(
+        ChannelState::Offline,
+        &failure(),
+        true,
+        NOW + 2_000,
+        &mut dice,
+    );
+    assert_eq!(channel.state, ChannelState::Holding);
+    assert_eq!(until(&channel), NOW + 60_000);
+    channel.delivered(NOW + 60_000);
+    assert_eq!(channel.state, ChannelState::Ok);
 }
 
 #[test]

@@ -244,7 +244,7 @@ fn the_brake_believes_ten_rejections_in_a_row_and_no_more() {
     judged(Outcome::Retry(holding(1)), probe(), &mut channel, &policy);
     let outcome = Outcome::Rejected(failure());
     assert_eq!(word(&judged(outcome, probe(), &mut channel, &policy)), 'b');
-    assert_eq!(channel.state, Rejecting);
+    assert_eq!(channel.state, Holding, "the receiver's wish stays in force");
     // A delivery does, and so does a person.
     judged(Outcome::delivered(), probe(), &mut channel, &policy);
     for _ in 0..10 {

@@ -20,6 +20,7 @@ mod duplicates;
 mod enqueue;
 mod fencing;
 mod fixture;
+mod foreign_hands;
 #[cfg(feature = "http")]
 mod http;
 #[cfg(feature = "netwatch")]
