@@ -98,6 +98,11 @@ impl Channel {
             Turn::Fresh => Turn::Retry,
             Turn::Retry => Turn::Fresh,
         };
+        // The hold is over, and whether the receiver is back is to be seen. A hold that comes while
+        // the probe is out is another one.
+        if self.state == ChannelState::Holding {
+            self.state = ChannelState::Offline;
+        }
         self.until = Some(now.saturating_add(self.wait(dice)));
     }
 

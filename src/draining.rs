@@ -36,7 +36,8 @@ impl Cancel {
         Self::default()
     }
 
-    /// Ends the drain: nothing more is claimed, calls under way are given two seconds.
+    /// Ends the drain: nothing more is claimed, calls under way are interrupted after two seconds,
+    /// and those that do not let themselves be interrupted are waited for.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -131,7 +132,8 @@ impl<'a> Draining<'a> {
         self
     }
 
-    /// Ends after this span, with what was done by then. Default: none.
+    /// Ends after this span, with what was done by then; as with [`Cancel::cancel`], calls under way
+    /// come on top. Default: none.
     pub fn deadline(mut self, span: Duration) -> Self {
         self.deadline = Some(span);
         self
@@ -159,7 +161,8 @@ impl<'a> Draining<'a> {
     /// in a channel that is open. It waits for the leases of crashed processes, not for back-off,
     /// schedules or a receiver that is down.
     ///
-    /// Fails when the file cannot be opened, or not be written for half a minute.
+    /// Fails when the file cannot be opened, or not be written for half a minute, or for five where
+    /// answers are still to be recorded.
     pub fn run(mut self) -> Result<DrainReport> {
         let shared = self.outbox.shared();
         let clock = shared.clock();

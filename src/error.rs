@@ -149,7 +149,7 @@ impl fmt::Display for Error {
                 path.display()
             ),
             Self::ForeignTable(name) => {
-                write!(f, "a table `{name}` is already there and belongs to something else")
+                write!(f, "`{name}` is already there and belongs to something else")
             }
             Self::SchemaTooNew { found, supported } => write!(
                 f,

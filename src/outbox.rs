@@ -197,6 +197,9 @@ impl Outbox {
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(Error::from)?;
         let value = work(&tx)?;
+        if tx.is_autocommit() {
+            return Err(Error::TransactionGone.into());
+        }
         tx.commit().map_err(Error::from)?;
         self.shared.look();
         Ok(value)

@@ -106,7 +106,7 @@ impl Transact<'_> {
             Turn::Retry => [(Turn::Retry, Range::Retries), (Turn::Fresh, Range::Newest)],
         };
         for (took, range) in order {
-            for head in claim::candidates(self.conn, range, name, self.at.wall, 4)? {
+            for head in self.candidates(range, name, 4)? {
                 let mut room = Room {
                     messages: 1,
                     bytes: 1,
@@ -138,7 +138,7 @@ impl Transact<'_> {
             if limit == 0 || room.bytes == 0 {
                 continue;
             }
-            for head in claim::candidates(self.conn, range, name, self.at.wall, limit)? {
+            for head in self.candidates(range, name, limit)? {
                 if room.messages == 0 || room.bytes == 0 || runs == 0 {
                     break;
                 }
@@ -148,6 +148,21 @@ impl Transact<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Messages that may be claimed, without those that refuse it.
+    fn candidates(
+        &self,
+        range: Range,
+        name: &str,
+        limit: usize,
+    ) -> rusqlite::Result<Vec<Candidate>> {
+        let untouchable = &self.memory.untouchable;
+        let more = limit.saturating_add(untouchable.len());
+        let mut found = claim::candidates(self.conn, range, name, self.at.wall, more)?;
+        found.retain(|it| !untouchable.contains(&it.id));
+        found.truncate(limit);
+        Ok(found)
     }
 
     /// Claims a message, with the followers of its ordering key, as one run.
@@ -205,9 +220,6 @@ impl Transact<'_> {
         lease: i64,
         effects: &mut Effects,
     ) -> Result<Option<Delivery>, Trouble> {
-        if self.memory.untouchable.contains(&id) {
-            return Ok(None);
-        }
         let taken = self.guarded(id, effects, |_| {
             claim::take(self.conn, id, lease, self.instance)
         })?;

@@ -5,9 +5,11 @@
 
 mod claiming;
 mod flight;
+mod guard;
 mod look;
 mod memory;
 mod retention;
+mod rounds;
 mod settling;
 mod transact;
 mod watch;
@@ -44,6 +46,8 @@ const WATCH: Duration = Duration::from_millis(500);
 const SYNC_WITHIN: Duration = Duration::from_secs(1);
 /// Channels looked at per cycle.
 const CHANNELS: usize = 256;
+/// Channels passed over on the way, because they have no route or may not send now.
+const CHANNELS_PASSED: usize = 4096;
 /// Rows per transaction, most and least.
 const BATCH: usize = 64;
 const BATCH_MIN: usize = 16;
@@ -266,6 +270,12 @@ impl Drainer {
         let effects = self.write(dispatcher, at)?;
         match look {
             Some(look) if effects.is_empty() => {
+                let whole = effects.whole;
+                self.memory.apply(effects.changes, &[]);
+                if !whole {
+                    // Among so many channels, what is due is further on.
+                    return Ok(self.pause(at, None));
+                }
                 self.barren_until = at.monotonic.saturating_add(BARREN);
                 self.tidy(at);
                 Ok(self.rest(at, &look))

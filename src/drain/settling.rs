@@ -6,6 +6,7 @@ use crate::clock::Dice;
 use crate::dispatch::{Delivery, Failure, Outcome, Receipt};
 use crate::drain::flight::{Report, Told};
 use crate::drain::transact::{Channels, Effects, Transact, Trouble};
+use crate::drain::watch::FIRST_HONEST;
 use crate::observer::Event;
 use crate::store::pool;
 use crate::store::settle::{self, Claim, Recorded};
@@ -70,7 +71,7 @@ impl Transact<'_> {
         let facts = Facts {
             attempts: delivery.charged,
             first_charged_at: match delivery.charged > 0 && !arrived {
-                true => settle::first_charge(self.conn, report.id)?,
+                true => settle::first_charge(self.conn, report.id, FIRST_HONEST)?,
                 false => None,
             },
             probe: flown.is_some_and(|run| run.probe),
@@ -154,6 +155,14 @@ impl Transact<'_> {
             });
             return Ok(());
         };
+        let claim = Claim {
+            id: delivery.id,
+            claims: i64::from(delivery.attempt),
+        };
+        // A hook that committed took this verdict with it: the second time it stands already.
+        if !self.memory.hookless.is_empty() && settle::was_recorded(self.conn, claim)? {
+            return self.delivered(delivery, receipt, effects);
+        }
         effects.events.push(Event::Late {
             id: delivery.id,
             delivered: true,

@@ -12,20 +12,19 @@ use crate::circuit::Channel;
 use crate::clock::{Dice, Instant, millis};
 use crate::dispatch::{DeliveredHook, Dispatcher, Failure};
 use crate::drain::flight::{ClaimedRun, Report};
-use crate::drain::memory::{Changes, Memory, PullCursor, STEAL_AFTER, Suspect};
+use crate::drain::memory::{Changes, Memory, STEAL_AFTER, Suspect};
 use crate::drain::watch::FIRST_HONEST;
 use crate::observer::Event;
 use crate::settings::{MAX_LEASE, Settings};
 use crate::stats::ChannelState;
 use crate::store::settle::{self, Claim};
-use crate::store::{Raw, channel, claim, upkeep};
+use crate::store::{channel, claim, upkeep};
 
 /// Overdue messages marked per transaction.
 const EXPIRE_STEP: usize = 64;
-/// Due times moved per transaction and channel.
-const PULL_STEP: usize = 256;
-/// Stale claims looked at per channel.
-const STALE_STEP: usize = 64;
+/// Stale claims looked at per channel: all that any process can have left, or nearly so, since each
+/// of them has to be seen twice.
+const STALE_STEP: usize = 8192;
 /// A message that was lost with its process this often is charged like a failure.
 const LOSSES_FORGIVEN: u32 = 3;
 
@@ -37,6 +36,10 @@ pub(crate) enum Trouble {
     HookEndedTransaction {
         id: i64,
         error: String,
+    },
+    /// A trigger of the application rolled everything back because of this row.
+    RowEndedTransaction {
+        id: i64,
     },
 }
 
@@ -54,6 +57,9 @@ pub(crate) struct Effects {
     pub(crate) runs: Vec<ClaimedRun>,
     pub(crate) events: Vec<Event>,
     pub(crate) lanes_mended: usize,
+    pub(crate) taken_back: usize,
+    /// Every channel was looked at.
+    pub(crate) whole: bool,
     pub(crate) changes: Changes,
 }
 
@@ -62,6 +68,7 @@ impl Effects {
     pub(crate) fn is_empty(&self) -> bool {
         let changes = &self.changes;
         self.recorded == 0
+            && self.taken_back == 0
             && self.runs.is_empty()
             && self.events.is_empty()
             && self.lanes_mended == 0
@@ -198,76 +205,6 @@ impl Transact<'_> {
         )
     }
 
-    /// The next round of channels that have something unsent and a route.
-    fn channel_names(&self, effects: &mut Effects) -> rusqlite::Result<Vec<String>> {
-        let start = &self.memory.cursor;
-        let (mut names, mut last) = self.channels_after(start, super::CHANNELS)?;
-        if last.is_none() && *start != Raw::default() {
-            let room = super::CHANNELS - names.len();
-            let (wrapped, end) = self.channels_after(&Raw::default(), room)?;
-            let again = |it: &String| it.as_bytes() <= start.0.as_slice();
-            names.extend(wrapped.into_iter().filter(again));
-            last = end;
-        }
-        // Where one round takes in all, the next begins after its first: each is first in turn.
-        let first = names.first().map(|it| Raw(it.clone().into_bytes()));
-        effects.changes.cursor = last.or(first);
-        Ok(names)
-    }
-
-    /// Up to `limit` channels after a name, and where to go on if there may be more.
-    fn channels_after(
-        &self,
-        after: &Raw,
-        limit: usize,
-    ) -> rusqlite::Result<(Vec<String>, Option<Raw>)> {
-        let mut names = Vec::new();
-        let mut cursor = after.clone();
-        for _ in 0..limit {
-            match claim::next_channel(self.conn, &cursor)? {
-                Some(name) => cursor = name,
-                None => return Ok((names, None)),
-            }
-            if let Some(name) = cursor.as_str().filter(|it| self.dispatcher.serves(it)) {
-                names.push(name.to_owned());
-            }
-        }
-        Ok((names, Some(cursor)))
-    }
-
-    /// Makes messages due that the oldest wish or repair asks for, some at a time.
-    fn pull(&self, channels: &mut Channels<'_>, effects: &mut Effects) -> Result<(), Trouble> {
-        let Some(pull) = self.memory.pulls.first() else {
-            return Ok(());
-        };
-        let now = self.at.wall;
-        let until = now.saturating_add(pull.until);
-        let PullCursor {
-            mut channel,
-            mut due,
-        } = pull.cursor.clone();
-        let (names, rest) = self.channels_after(&channel, super::CHANNELS)?;
-        for name in names {
-            let after = due.take().unwrap_or(now.saturating_add(pull.after));
-            let range = (after, until);
-            let go_on =
-                self.tolerated(|| upkeep::bring_forward(self.conn, &name, now, range, PULL_STEP))?;
-            if let Some(Some(due)) = go_on {
-                let due = Some(due);
-                effects.changes.pulled = Some(Some(PullCursor { channel, due }));
-                return Ok(());
-            }
-            if pull.probes {
-                let hold_end = pull.holds.get(&name).copied();
-                channels.get(&name).bring_forward(now, hold_end);
-            }
-            channel = Raw(name.into_bytes());
-        }
-        let go_on = |channel| PullCursor { channel, due: None };
-        effects.changes.pulled = Some(rest.map(go_on));
-        Ok(())
-    }
-
     /// Takes back claims whose holder is gone, once they have been seen stale long enough.
     fn take_back(&self, names: &[String], effects: &mut Effects) -> Result<(), Trouble> {
         let horizon = self.at.wall.saturating_add(2 * millis(MAX_LEASE));
@@ -292,7 +229,8 @@ impl Transact<'_> {
                     },
                 };
                 let ripe = self.at.monotonic.saturating_sub(suspect.seen) >= STEAL_AFTER;
-                if ripe {
+                if ripe && effects.taken_back < self.batch {
+                    effects.taken_back += 1;
                     self.take_back_one(name, &suspect, effects)?;
                 } else {
                     suspects.insert(suspect.stale.id, suspect);
@@ -337,71 +275,6 @@ impl Transact<'_> {
             settle::postpone(self.conn, id, self.at.wall.saturating_add(wait))?;
         }
         Ok(())
-    }
-
-    /// Does something that can wait; when careful, under a savepoint, so that a row which refuses
-    /// it stops nobody. `None`: it was refused.
-    fn tolerated<T>(
-        &self,
-        act: impl FnOnce() -> rusqlite::Result<T>,
-    ) -> Result<Option<T>, Trouble> {
-        if !self.careful {
-            return Ok(Some(act()?));
-        }
-        self.conn.execute_batch("SAVEPOINT outbox_step")?;
-        let done = match act() {
-            Ok(done) => Some(done),
-            Err(error) if super::is_constraint(&error) => {
-                log::warn!("a row of the outbox refuses to be changed: {error}");
-                self.conn.execute_batch("ROLLBACK TO outbox_step")?;
-                None
-            }
-            Err(error) => return Err(error.into()),
-        };
-        self.conn.execute_batch("RELEASE outbox_step")?;
-        Ok(done)
-    }
-
-    /// Does something to one row; when careful, under a savepoint, so that a row which refuses it
-    /// is quarantined instead of stopping everyone. `None`: it was.
-    pub(crate) fn guarded<T>(
-        &self,
-        id: i64,
-        effects: &mut Effects,
-        act: impl FnOnce(&mut Effects) -> rusqlite::Result<T>,
-    ) -> Result<Option<T>, Trouble> {
-        if !self.careful {
-            return Ok(Some(act(effects)?));
-        }
-        self.conn.execute_batch("SAVEPOINT outbox_row")?;
-        let refusal = match act(effects) {
-            Ok(done) => {
-                self.conn.execute_batch("RELEASE outbox_row")?;
-                return Ok(Some(done));
-            }
-            Err(error) if super::is_constraint(&error) => error.to_string(),
-            Err(error) => return Err(error.into()),
-        };
-        self.conn.execute_batch("ROLLBACK TO outbox_row")?;
-        let quarantined = match settle::quarantine(self.conn, id, &refusal, self.at.wall) {
-            Ok(quarantined) => quarantined,
-            Err(error) if super::is_constraint(&error) => {
-                self.conn.execute_batch("ROLLBACK TO outbox_row")?;
-                log::warn!("message {id} refuses every change and is left alone: {error}");
-                effects.changes.untouchable.push(id);
-                None
-            }
-            Err(error) => return Err(error.into()),
-        };
-        self.conn.execute_batch("RELEASE outbox_row")?;
-        if let Some(channel) = quarantined {
-            effects.events.push(Event::Dead {
-                id,
-                channel,
-                error: refusal,
-            });
-        }
-        Ok(None)
     }
 
     /// Writes the channels that changed, and remembers what that means for their pace.

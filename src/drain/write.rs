@@ -52,6 +52,11 @@ impl Drainer {
                     self.memory.hookless.insert(id, error);
                     continue;
                 }
+                Err(Trouble::RowEndedTransaction { id }) => {
+                    log::warn!("a trigger rolls back whatever touches message {id}: left alone");
+                    self.memory.untouchable.insert(id);
+                    continue;
+                }
                 Err(Trouble::Sqlite(error)) if is_constraint(&error) && !careful => {
                     careful = true;
                     continue;
@@ -133,14 +138,20 @@ impl Drainer {
     }
 
     pub(crate) fn after_failure(&mut self, error: Error, at: Instant) -> Cycle {
+        // A commit that waits for readers keeps new ones out: it leaves them their time as well.
+        let now = self.clock.monotonic();
+        let spent = now.saturating_sub(at.monotonic);
+        let manners = spent
+            .mul_f64(1.0 / self.settings.lock_share - 1.0)
+            .min(WATCH);
         let wait = match error {
-            Error::Busy(_) => LINGER,
+            Error::Busy(_) => manners.max(LINGER),
             _ => AFTER_FAILURE,
         };
         self.failing = true;
         // What was noticed may not have been looked at.
         self.look_at = Duration::ZERO;
-        self.not_before = at.monotonic.saturating_add(wait);
+        self.not_before = now.saturating_add(wait);
         Cycle {
             wait,
             error: Some(error),

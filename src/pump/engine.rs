@@ -38,6 +38,8 @@ const BUSY_IS_NEWS: Duration = Duration::from_secs(1);
 const ATTENTION: Duration = Duration::from_millis(100);
 /// A drain gives up on a file that cannot be written for this long.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// And for this long when there are answers that would be lost, and the messages sent again.
+const PATIENCE_WITH_ANSWERS: Duration = Duration::from_secs(300);
 
 /// How the engine is used.
 pub(crate) struct Engine<'a> {
@@ -115,6 +117,7 @@ impl Engine<'_> {
         let mut stopping = Stopping::No;
         let mut failing_since = None;
         let mut told = false;
+        let mut failure = None;
         loop {
             let now = self.clock.monotonic();
             // Before listening: a report that comes now rings again.
@@ -124,11 +127,21 @@ impl Engine<'_> {
             self.after_cycle(&mut cycle, shop, spawn);
             failing_since = cycle.failing.then(|| failing_since.unwrap_or(now));
             told = self.tell_failure(&cycle, failing_since, told);
-            let patience = |since: Duration| now.saturating_sub(since) > PATIENCE;
+            let unrecorded = !self.drainer.is_empty();
+            let bound = if unrecorded {
+                PATIENCE_WITH_ANSWERS
+            } else {
+                PATIENCE
+            };
+            let patience = |since: Duration| now.saturating_sub(since) > bound;
             let lost = self.until_idle && failing_since.is_some_and(patience);
+            failure = match cycle.failing {
+                true => cycle.error.take().or(failure),
+                false => None,
+            };
             // A newer program took the file over: nothing of ours may be written any more.
-            let replaced = matches!(cycle.error, Some(Error::SchemaTooNew { .. }));
-            if let Some(error) = cycle.error.take_if(|_| lost || replaced) {
+            let replaced = matches!(failure, Some(Error::SchemaTooNew { .. }));
+            if let Some(error) = failure.take_if(|_| lost || replaced) {
                 return Err(error);
             }
             match stopping {
@@ -141,13 +154,14 @@ impl Engine<'_> {
                         stopping = self.stop_within(shop, now.saturating_add(AFTER_DEADLINE));
                     }
                 }
-                _ if self.drainer.is_empty() => return cycle.error.map_or(Ok(()), Err),
+                _ if self.drainer.is_empty() => return failure.map_or(Ok(()), Err),
                 Stopping::Grace(until) if now >= until => {
                     shop.interrupted.store(true, Ordering::Release);
                     self.dispatcher.interrupt();
                     stopping = Stopping::Interrupted(now.saturating_add(AFTER_INTERRUPT));
                 }
-                Stopping::Interrupted(until) if now >= until => {
+                // A drain in the foreground has to wait for its threads anyway, and for their answers.
+                Stopping::Interrupted(until) if now >= until && !self.until_idle => {
                     return self.give_up(reports);
                 }
                 _ => {}

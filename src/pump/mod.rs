@@ -85,6 +85,7 @@ impl Tally {
 }
 
 /// Drains in the background until stopped. Dropping it asks it to stop without waiting.
+#[must_use = "a pump that is dropped stops"]
 pub struct Pump {
     commands: Sender<Command>,
     ended: Receiver<()>,

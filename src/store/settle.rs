@@ -91,8 +91,14 @@ DELETE FROM outbox_attempt
  WHERE message = ?1 AND charged <> 1
    AND id <= (SELECT id FROM outbox_attempt WHERE message = ?1 ORDER BY id DESC LIMIT 1 OFFSET 20)";
 
+/// Of the present budget, by a clock that could be believed.
 const FIRST_CHARGE: &str = "
-SELECT max(at) FROM outbox_attempt WHERE message = ?1 AND charged = 1";
+SELECT min(at) FROM outbox_attempt
+ WHERE message = ?1 AND charged > 0 AND typeof(at) = 'integer' AND at >= ?2
+   AND id >= (SELECT max(id) FROM outbox_attempt WHERE message = ?1 AND charged = 1)";
+
+const WAS_RECORDED: &str = "
+SELECT EXISTS (SELECT 1 FROM outbox WHERE id = ?1 AND claims = ?2 AND status = 'sent')";
 
 const LOSSES: &str = "
 SELECT count(*) FROM outbox_attempt WHERE message = ?1 AND outcome = 'lost'";
@@ -289,10 +295,20 @@ pub(crate) fn log_attempt(
     Ok(())
 }
 
-/// When the first attempt of the present budget was charged.
-pub(crate) fn first_charge(conn: &Connection, id: i64) -> rusqlite::Result<Option<i64>> {
+/// When the first attempt of the present budget was charged, as far as a clock after `honest` told.
+pub(crate) fn first_charge(
+    conn: &Connection,
+    id: i64,
+    honest: i64,
+) -> rusqlite::Result<Option<i64>> {
     conn.prepare_cached(FIRST_CHARGE)?
-        .query_row([id], |row| row.get(0))
+        .query_row((id, honest), |row| row.get(0))
+}
+
+/// Whether the row became sent by this very claim.
+pub(crate) fn was_recorded(conn: &Connection, claim: Claim) -> rusqlite::Result<bool> {
+    conn.prepare_cached(WAS_RECORDED)?
+        .query_row((claim.id, claim.claims), |row| row.get(0))
 }
 
 /// How often a process ended while it held this message, as far as remembered.

@@ -36,9 +36,8 @@ fn a_dead_letter_that_is_set_pending_by_hand_is_not_taken_for_sent() {
     till.sql()
         .execute_batch("UPDATE outbox SET status = 'pending' WHERE status = 'dead'")
         .unwrap();
-    outbox
-        .drain(&|_: &Delivery| Ok(Outcome::unreachable("still down")))
-        .unwrap();
+    let down = |_: &Delivery| Ok(Outcome::unreachable("still down"));
+    outbox.draining(&down).now().run().unwrap();
     assert_eq!(outbox.get(1).unwrap().unwrap().status, Status::Pending);
     assert_eq!(outbox.drain(&delivered).unwrap().sent, 1);
 }

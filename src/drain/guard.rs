@@ -1,0 +1,78 @@
+//! Rows and triggers that refuse: met row by row under savepoints, so that each stops itself only.
+
+use crate::drain::is_constraint;
+use crate::drain::transact::{Effects, Transact, Trouble};
+use crate::observer::Event;
+use crate::store::settle;
+
+impl Transact<'_> {
+    /// Does something that can wait; when careful, under a savepoint, so that a row which refuses
+    /// it stops nobody. `None`: it was refused.
+    pub(crate) fn tolerated<T>(
+        &self,
+        act: impl FnOnce() -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, Trouble> {
+        if !self.careful {
+            return Ok(Some(act()?));
+        }
+        self.conn.execute_batch("SAVEPOINT outbox_step")?;
+        let done = match act() {
+            Ok(done) => Some(done),
+            Err(error) if is_constraint(&error) => {
+                log::warn!("a row of the outbox refuses to be changed: {error}");
+                self.conn.execute_batch("ROLLBACK TO outbox_step")?;
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.conn.execute_batch("RELEASE outbox_step")?;
+        Ok(done)
+    }
+
+    /// Does something to one row; when careful, under a savepoint, so that a row which refuses it
+    /// is quarantined instead of stopping everyone. `None`: it was.
+    pub(crate) fn guarded<T>(
+        &self,
+        id: i64,
+        effects: &mut Effects,
+        act: impl FnOnce(&mut Effects) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, Trouble> {
+        if self.memory.untouchable.contains(&id) {
+            return Ok(None);
+        }
+        if !self.careful {
+            return Ok(Some(act(effects)?));
+        }
+        self.conn.execute_batch("SAVEPOINT outbox_row")?;
+        let refusal = match act(effects) {
+            Ok(done) => {
+                self.conn.execute_batch("RELEASE outbox_row")?;
+                return Ok(Some(done));
+            }
+            Err(_) if self.conn.is_autocommit() => return Err(Trouble::RowEndedTransaction { id }),
+            Err(error) if is_constraint(&error) => error.to_string(),
+            Err(error) => return Err(error.into()),
+        };
+        self.conn.execute_batch("ROLLBACK TO outbox_row")?;
+        let quarantined = match settle::quarantine(self.conn, id, &refusal, self.at.wall) {
+            Ok(quarantined) => quarantined,
+            Err(_) if self.conn.is_autocommit() => return Err(Trouble::RowEndedTransaction { id }),
+            Err(error) if is_constraint(&error) => {
+                self.conn.execute_batch("ROLLBACK TO outbox_row")?;
+                log::warn!("message {id} refuses every change and is left alone: {error}");
+                effects.changes.untouchable.push(id);
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.conn.execute_batch("RELEASE outbox_row")?;
+        if let Some(channel) = quarantined {
+            effects.events.push(Event::Dead {
+                id,
+                channel,
+                error: refusal,
+            });
+        }
+        Ok(None)
+    }
+}
