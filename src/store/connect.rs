@@ -170,19 +170,25 @@ fn prepare(conn: Connection) -> Result<Connection> {
     if conn.is_readonly("main")? || number(&conn, "PRAGMA query_only")? != 0 {
         return Err(Error::ReadOnly(PathBuf::new()));
     }
+    vouch(&conn)?;
+    Ok(conn)
+}
+
+/// What is promised of every connection, each time it is handed out.
+pub(crate) fn vouch(conn: &Connection) -> Result<()> {
     let wanted = crate::clock::millis(BUSY_TIMEOUT);
-    if number(&conn, "PRAGMA busy_timeout")? < wanted {
+    if number(conn, "PRAGMA busy_timeout")? < wanted {
         conn.busy_timeout(BUSY_TIMEOUT)?;
-        let found = number(&conn, "PRAGMA busy_timeout")?;
+        let found = number(conn, "PRAGMA busy_timeout")?;
         taken("busy_timeout", wanted, found, found == wanted)?;
     }
     // 2 is FULL; an application that asked for 3, EXTRA, keeps it.
-    if number(&conn, "PRAGMA synchronous")? < 2 {
+    if number(conn, "PRAGMA synchronous")? < 2 {
         conn.execute_batch("PRAGMA synchronous = FULL")?;
-        let found = number(&conn, "PRAGMA synchronous")?;
+        let found = number(conn, "PRAGMA synchronous")?;
         taken("synchronous", 2, found, found >= 2)?;
     }
-    Ok(conn)
+    Ok(())
 }
 
 fn number(conn: &Connection, pragma: &str) -> Result<i64> {

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use scheduled_thread_pool::ScheduledThreadPool;
 
 use crate::error::{Error, Result};
-use crate::store::connect::Opener;
+use crate::store::connect::{self, Opener};
 
 /// Longer than a connection waits for the write lock, so that whoever holds one gives it back.
 const CHECKOUT: Duration = Duration::from_secs(8);
@@ -48,8 +48,9 @@ impl ManageConnection for Manager {
         self.0.open()
     }
 
-    fn is_valid(&self, _: &mut Connection) -> Result<()> {
-        Ok(())
+    /// Called before a connection is lent: what the last borrower set is not the next one's.
+    fn is_valid(&self, conn: &mut Connection) -> Result<()> {
+        connect::vouch(conn)
     }
 
     /// Called when a connection comes back. In the pool it must hold no lock.
@@ -106,7 +107,7 @@ impl Pool {
             // Nothing expires, so nothing wakes up while nothing happens.
             .max_lifetime(None)
             .idle_timeout(None)
-            .test_on_check_out(false)
+            .test_on_check_out(true)
             .connection_timeout(CHECKOUT)
             .error_handler(Box::new(Silent))
             .thread_pool(Arc::new(thread))

@@ -276,3 +276,16 @@ fn an_outbox_can_be_shared_among_threads() {
     fn sent<T: Send>() {}
     sent::<sqlite_outbox::PooledConnection>();
 }
+
+#[test]
+fn what_one_borrower_set_on_a_connection_is_not_the_next_ones() {
+    let till = Till::new();
+    let outbox = Outbox::options().pool_size(1).open(&till.path).unwrap();
+    let conn = outbox.connection().unwrap();
+    conn.execute_batch("PRAGMA synchronous = OFF; PRAGMA busy_timeout = 0")
+        .unwrap();
+    drop(conn);
+    let conn = outbox.connection().unwrap();
+    assert_eq!(one(&conn, "PRAGMA synchronous"), "2");
+    assert_eq!(one(&conn, "PRAGMA busy_timeout"), "5000");
+}
