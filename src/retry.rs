@@ -8,13 +8,14 @@ use crate::clock::{Dice, millis};
 ///
 /// Setters clamp what makes no sense: `max_attempts`, `max_in_flight`, `run_length` and `brake`
 /// are at least 1.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     pub(crate) base: Duration,
     pub(crate) cap: Duration,
     pub(crate) max_attempts: u32,
     pub(crate) min_dead_age: Duration,
     pub(crate) max_in_flight: Option<usize>,
+    pub(crate) rate: Option<f64>,
     pub(crate) run_length: usize,
     pub(crate) brake: u32,
     pub(crate) hold: Hold,
@@ -39,6 +40,7 @@ impl Default for Policy {
             max_attempts: 20,
             min_dead_age: Duration::from_secs(24 * 3600),
             max_in_flight: None,
+            rate: None,
             run_length: 16,
             brake: 10,
             hold: Hold::Channel,
@@ -70,6 +72,13 @@ impl Policy {
     /// Requests of this channel under way at once in this process. Default: as many as workers.
     pub fn max_in_flight(mut self, requests: usize) -> Self {
         self.max_in_flight = Some(requests.max(1));
+        self
+    }
+
+    /// Messages of this channel sent per second at most, on average, by this process; a second's worth
+    /// may go out at once. What is no positive number sets no limit. Default: none.
+    pub fn rate(mut self, per_second: f64) -> Self {
+        self.rate = (per_second.is_finite() && per_second > 0.0).then_some(per_second.max(0.001));
         self
     }
 

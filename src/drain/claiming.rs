@@ -64,6 +64,10 @@ impl Transact<'_> {
                 allowed.messages = allowed.messages.max(1);
                 allowed.bytes = allowed.bytes.max(1);
             }
+            let rate = self
+                .memory
+                .allowance(name, self.settings, self.at.monotonic);
+            allowed.messages = allowed.messages.min(rate);
             let runs = self.memory.pace(name).saturating_sub(runs);
             let before = allowed.messages;
             self.fill(name, runs, &mut allowed, effects)?;

@@ -23,6 +23,8 @@ pub(crate) struct Look {
     pub(crate) due: bool,
     /// Someone else holds claims in a channel that could be served.
     pub(crate) foreign: bool,
+    /// Something due waits for its channel's rate only.
+    pub(crate) paced: bool,
     /// The next moment something becomes due, in wall time.
     pub(crate) next: Option<i64>,
 }
@@ -111,10 +113,14 @@ impl Drainer {
                     }
                 }
                 Admission::Open => {
+                    let now = at.monotonic;
+                    let token = self.memory.next_token(name, &self.settings, now);
                     if let Some(due) = claim::first_pending(&self.conn, name)?
                         && (due > at.wall || self.memory.has_room(name, &self.settings))
                     {
-                        look.at(due, at.wall);
+                        look.paced |= due <= at.wall && !token.is_zero();
+                        let token = millis(token) + i64::from(!token.is_zero());
+                        look.at(due.max(at.wall.saturating_add(token)), at.wall);
                     }
                 }
             }

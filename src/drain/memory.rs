@@ -22,6 +22,13 @@ const PACE_START: usize = 2;
 /// A pace that no longer limits anything.
 const PACE_FULL: usize = 4096;
 
+/// What a channel with a rate may still send, and when that was counted.
+#[derive(Debug, Clone, Copy)]
+struct Bucket {
+    tokens: f64,
+    at: Duration,
+}
+
 /// A claim of someone else that was seen stale, and since when.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Suspect {
@@ -97,6 +104,7 @@ pub(crate) struct Memory {
     pub(crate) channels: HashMap<String, Channel>,
     pub(crate) channels_stale: bool,
     pace: HashMap<String, usize>,
+    buckets: HashMap<String, Bucket>,
     pub(crate) suspects: HashMap<i64, Suspect>,
     pub(crate) pulls: Vec<Pull>,
     /// Rows that refuse every write; left alone until this process ends.
@@ -173,6 +181,29 @@ impl Memory {
         requests.min(settings.workers) * settings.prefetch
     }
 
+    /// Messages the channel's rate allows now; the last one counts when it is whole.
+    pub(crate) fn allowance(&self, channel: &str, settings: &Settings, now: Duration) -> usize {
+        self.tokens(channel, settings, now)
+            .map_or(usize::MAX, |tokens| tokens as usize)
+    }
+
+    /// How long until the channel's rate allows another one.
+    pub(crate) fn next_token(&self, channel: &str, settings: &Settings, now: Duration) -> Duration {
+        let rate = settings.policy_of(channel).rate.unwrap_or(f64::INFINITY);
+        let lacks = 1.0 - self.tokens(channel, settings, now).unwrap_or(1.0);
+        Duration::try_from_secs_f64(lacks.max(0.0) / rate).unwrap_or_default()
+    }
+
+    /// At most a second's worth, at least one. A float in between, as time is.
+    fn tokens(&self, channel: &str, settings: &Settings, now: Duration) -> Option<f64> {
+        let rate = settings.policy_of(channel).rate?;
+        let full = rate.max(1.0);
+        Some(self.buckets.get(channel).map_or(full, |bucket| {
+            let since = now.saturating_sub(bucket.at).as_secs_f64();
+            (bucket.tokens + since * rate).min(full)
+        }))
+    }
+
     /// Whether one more message of the channel could be claimed. A channel that has none under way
     /// always has room for one.
     pub(crate) fn has_room(&self, channel: &str, settings: &Settings) -> bool {
@@ -214,6 +245,17 @@ impl Memory {
         }
         self.channels = channels;
         self.channels_stale = false;
+    }
+
+    /// Takes what was claimed out of the channels' buckets.
+    pub(crate) fn spend(&mut self, runs: &[ClaimedRun], settings: &Settings, now: Duration) {
+        for run in runs {
+            if let Some(tokens) = self.tokens(&run.channel, settings, now) {
+                let tokens = tokens - run.deliveries.len() as f64;
+                let bucket = Bucket { tokens, at: now };
+                self.buckets.insert(run.channel.clone(), bucket);
+            }
+        }
     }
 
     pub(crate) fn apply(&mut self, changes: Changes, runs: &[ClaimedRun]) {

@@ -285,7 +285,7 @@ impl Drainer {
     }
 
     fn rest(&mut self, at: Instant, look: &Look) -> Cycle {
-        let done = self.is_empty() && !look.foreign && self.sweep.is_none();
+        let done = self.is_empty() && !look.foreign && !look.paced && self.sweep.is_none();
         let idle = done && self.memory.pulls.is_empty() && !self.retention.detains(at.monotonic);
         let mut cycle = self.pause(at, look.next);
         if self.retention.is_under_way() || self.sweep.is_some() {

@@ -117,6 +117,8 @@ impl Drainer {
         if self.lazy_sync {
             self.unsynced.get_or_insert(at.monotonic);
         }
+        self.memory
+            .spend(&effects.runs, &self.settings, at.monotonic);
         self.memory.apply(effects.changes, &effects.runs);
         Cycle {
             runs: effects.runs,

@@ -6,10 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sqlite_outbox::rusqlite::TransactionBehavior;
+use sqlite_outbox::testing::{Inline, ManualClock, Script};
 use sqlite_outbox::{
     ChannelState, Delivery, Filter, Message, Outbox, Outcome, Policy, Receipt, Settings,
 };
 use tempfile::TempDir;
+
+use crate::fixture::Till;
 
 fn outbox() -> (TempDir, Outbox) {
     let dir = tempfile::tempdir().unwrap();
@@ -308,4 +311,33 @@ fn a_hook_that_ends_the_transaction_loses_its_own_writes_only() {
     let report = outbox.drain(&receiver).unwrap();
     assert_eq!((report.sent, report.unsent), (3, 0));
     assert_eq!(calls.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn a_rate_spreads_a_backlog_and_a_drain_waits_for_it() {
+    let till = Till::new();
+    let clock = ManualClock::at(1_800_000_000_000);
+    let outbox = Outbox::options()
+        .clock(clock.shared())
+        .open(&till.path)
+        .unwrap();
+    enqueue(&outbox, sales(30));
+    let settings = Settings::default().default_policy(Policy::default().rate(5.0));
+    let mut drain = Inline::new(&outbox, settings).unwrap();
+    let script = Script::default();
+    let mut seconds = Vec::new();
+    for _ in 0..70 {
+        let mut idle = false;
+        for _ in 0..20 {
+            idle = drain.step(&script).unwrap().idle;
+        }
+        let sent = script.seen().len();
+        assert!(!idle || sent == 30, "it ended with {sent} sent");
+        seconds.push(sent);
+        clock.advance(Duration::from_millis(100));
+    }
+    assert_eq!(seconds[0], 5, "a second's worth at once");
+    assert!((8..=11).contains(&seconds[10]), "{seconds:?}");
+    assert!((18..=21).contains(&seconds[30]), "{seconds:?}");
+    assert_eq!(seconds[69], 30);
 }

@@ -182,6 +182,9 @@ fn policy(name: &str, channel: &Channel, source: &Source<'_>) -> anyhow::Result<
     if let Some(requests) = channel.max_in_flight {
         policy = policy.max_in_flight(requests.size());
     }
+    if let Some(per_second) = channel.rate {
+        policy = policy.rate(per_second.size() as f64);
+    }
     if let Some(messages) = channel.run_length {
         policy = policy.run_length(messages.size());
     }

@@ -62,6 +62,7 @@ pub(super) struct Channel {
     pub(super) sign: Option<Place>,
     pub(super) retry: Option<Spanned<Retry>>,
     pub(super) max_in_flight: Option<Whole<1, 1024>>,
+    pub(super) rate: Option<Whole<1, 1_000_000>>,
     pub(super) run_length: Option<Whole<1, 1024>>,
     pub(super) brake: Option<Whole<1, 1_000_000>>,
     pub(super) retry_after: Option<Holds>,
