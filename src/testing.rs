@@ -33,6 +33,7 @@ use std::time::Duration;
 use crate::clock::{Clock, Instant, millis};
 use crate::dispatch::{Delivery, Dispatcher, Outcome, Run};
 use crate::drain::{ClaimedRun, Drainer, Report, Told};
+use crate::entry::{Entry, Filter};
 use crate::error::Result;
 use crate::observer::Event;
 use crate::outbox::Outbox;
@@ -101,6 +102,78 @@ impl Clock for ManualClock {
     }
 }
 
+/// The messages of a channel that are neither sent nor settled otherwise, in the order of their
+/// enqueue: what a test of the application's own code has put there.
+///
+/// # Panics
+///
+/// If the file cannot be read.
+#[allow(clippy::panic)] // An assertion.
+#[track_caller]
+pub fn pending(outbox: &Outbox, channel: &str) -> Vec<Entry> {
+    let mut found = Vec::new();
+    let mut after = 0;
+    loop {
+        let page = match outbox.list(&Filter::new().channel(channel).after(after)) {
+            Ok(page) => page,
+            Err(error) => panic!("the outbox cannot be read: {}", error.chain()),
+        };
+        let Some(last) = page.last() else {
+            return found;
+        };
+        after = last.id;
+        found.extend(page.into_iter().filter(|it| it.status.is_unsent()));
+    }
+}
+
+/// The message of a channel with this dedupe key, in whatever state it is.
+///
+/// ```
+/// use sqlite_outbox::testing::{assert_enqueued, deliver_all, pending, Script};
+/// use sqlite_outbox::{Message, Outbox};
+///
+/// # fn main() -> sqlite_outbox::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// let outbox = Outbox::open(dir.path().join("till.db"))?;
+/// outbox.transaction(|tx| {
+///     outbox.enqueue(tx, &Message::text("sales", "12.50").dedupe_key("S-1"))
+/// })?;
+///
+/// let message = assert_enqueued(&outbox, "sales", "S-1");
+/// assert_eq!(message.payload, b"12.50");
+/// assert_eq!(pending(&outbox, "sales").len(), 1);
+///
+/// let receiver = Script::default();
+/// deliver_all(&outbox, &receiver)?;
+/// assert_eq!(receiver.seen()[0].dedupe_key, "S-1");
+/// assert!(pending(&outbox, "sales").is_empty());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Panics
+///
+/// If there is none; it then says what else waits in the channel.
+#[allow(clippy::panic)] // An assertion.
+#[track_caller]
+pub fn assert_enqueued(outbox: &Outbox, channel: &str, dedupe_key: &str) -> Entry {
+    match outbox.get_by_key(channel, dedupe_key) {
+        Ok(Some(entry)) => entry,
+        Ok(None) => {
+            let others = pending(outbox, channel);
+            let keys: Vec<&str> = others.iter().map(|it| it.dedupe_key.as_str()).collect();
+            panic!("{channel:?} has no message {dedupe_key:?}; unsent there: {keys:?}")
+        }
+        Err(error) => panic!("the outbox cannot be read: {}", error.chain()),
+    }
+}
+
+/// Sends all that is due now, in the calling thread, as [`Inline::until_idle`] with the default
+/// settings; returns what happened.
+pub fn deliver_all(outbox: &Outbox, dispatcher: &dyn Dispatcher) -> Result<Vec<Event>> {
+    Inline::new(outbox, Settings::default())?.until_idle(dispatcher)
+}
+
 /// A receiver that answers from a list, then always `Delivered`, and remembers what it saw.
 #[derive(Debug, Default)]
 pub struct Script {
@@ -167,6 +240,12 @@ impl Inline {
             clock: shared.clock(),
             reports: Vec::new(),
         })
+    }
+
+    /// Draws its delays and their jitter from this seed on, so that a run of a test can be replayed.
+    pub fn seeded(mut self, seed: u64) -> Self {
+        self.drainer.seed(seed);
+        self
     }
 
     /// As [`Pump::wake`](crate::Pump::wake).

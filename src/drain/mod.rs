@@ -158,6 +158,11 @@ impl Drainer {
         })
     }
 
+    /// Lets its dice fall in a way that can be repeated.
+    pub(crate) fn seed(&mut self, seed: u64) {
+        self.dice = Dice::seeded(seed);
+    }
+
     /// Brings probes forward, and messages that were given back with a short delay: connectivity
     /// may be back. With `all`, back-off is ignored once as well; schedules never are.
     pub(crate) fn wake(&mut self, all: bool) {

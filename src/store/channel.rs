@@ -7,13 +7,13 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params};
 use crate::circuit::{Channel, OnDead, Pause, Turn};
 use crate::stats::ChannelState;
 
-const LOAD: &str = "
+pub(crate) const LOAD: &str = "
 SELECT channel, on_dead, state, since, until, reason_code, reason, failures, evidence, probe_turn,
        rejections, paused_at, paused_by, pause_reason, clock_skew
   FROM outbox_channel";
 
 /// What a person decides (`on_dead`, the pause) is not the drain's to write.
-const SAVE: &str = "
+pub(crate) const SAVE: &str = "
 INSERT INTO outbox_channel (channel, state, since, until, reason_code, reason, failures, evidence,
                             probe_turn, rejections, clock_skew)
 VALUES (:channel, :state, :since, :until, :reason_code, :reason, :failures, :evidence,

@@ -34,7 +34,7 @@ impl Limits {
 /// and not left to the unique index: then the trigger that keeps conflicts aside for plain SQL
 /// stays out of it, since here the caller is told. A follower comes as `waiting`, which spares the
 /// triggers half of the work; they decide all the same.
-const INSERT: &str = "
+pub(crate) const INSERT: &str = "
     INSERT INTO outbox (channel, status, message_id, dedupe_key, event_type, recipient, ordering_key, principal,
                         content_type, headers, available_at, expires_at, created_at, payload)
     SELECT :channel,
@@ -55,12 +55,12 @@ const INSERT: &str = "
                       WHERE key = 'min_writer'), 0) <= :version
     RETURNING id";
 
-const HOLDER: &str = "
+pub(crate) const HOLDER: &str = "
     SELECT id, status, claims, event_type, recipient, ordering_key, principal, content_type,
            headers, available_at, expires_at, payload
       FROM outbox WHERE channel = ?1 AND dedupe_key = ?2";
 
-const REPLACE: &str = "
+pub(crate) const REPLACE: &str = "
     UPDATE outbox
        SET event_type = :event_type, recipient = :recipient, principal = :principal,
            content_type = :content_type, headers = :headers, available_at = :available_at,

@@ -35,11 +35,11 @@ pub(crate) const ODD: [&str; 3] = [
     settled!("id", "settled_at > ?3 LIMIT ?4"),
 ];
 
-const STAMP: &str = "
+pub(crate) const STAMP: &str = "
 UPDATE outbox SET settled_at = ?2
  WHERE id = ?1 AND (status = 'sent' OR status = 'expired' OR status = 'cancelled')";
 
-const EMPTY: &str = "
+pub(crate) const EMPTY: &str = "
 UPDATE outbox SET payload = CASE typeof(payload) WHEN 'text' THEN '' ELSE x'' END, answer = NULL
  WHERE id = ?1 AND status = 'sent' AND settled_at <= ?2";
 

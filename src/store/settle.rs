@@ -10,40 +10,40 @@ use crate::dispatch::{Failure, Receipt};
 use crate::store::Raw;
 use crate::verdict::Verdict;
 
-const SENT: &str = "
+pub(crate) const SENT: &str = "
 UPDATE outbox SET status = 'sent', settled_at = :now, last_attempt_at = :now, last_error = NULL,
        provider_id = coalesce(provider_id, :provider_id), answer = coalesce(answer, :answer)
  WHERE id = :id AND claims = :claims AND status = 'sending'";
 
 /// An earlier holder delivered it: nothing the present one says can undo that.
-const CONFIRM: &str = "
+pub(crate) const CONFIRM: &str = "
 UPDATE outbox SET status = 'sent'
  WHERE id = ?1 AND claims = ?2 AND status = 'sending' AND settled_at IS NOT NULL";
 
 /// Back in line. In a lane the triggers decide whether it is `pending`.
-const AGAIN: &str = "
+pub(crate) const AGAIN: &str = "
 UPDATE outbox SET status = 'pending', next_attempt_at = :due, attempts = :attempts,
        last_attempt_at = :now, last_error = :error
  WHERE id = :id AND claims = :claims AND status = 'sending' AND settled_at IS NULL";
 
 /// Due at once: among the fresh ones if it never was tried, else among the retries.
-const RELEASE: &str = "
+pub(crate) const RELEASE: &str = "
 UPDATE outbox SET status = CASE WHEN ordering_key IS NULL THEN 'pending' ELSE 'waiting' END,
        next_attempt_at = CASE WHEN last_attempt_at IS NULL THEN 0 ELSE ?3 END
  WHERE id = ?1 AND claims = ?2 AND status = 'sending' AND settled_at IS NULL";
 
-const DEAD: &str = "
+pub(crate) const DEAD: &str = "
 UPDATE outbox SET status = 'dead', settled_at = :now, attempts = :attempts,
        last_attempt_at = :now, last_error = :error, answer = :answer
  WHERE id = :id AND claims = :claims AND status = 'sending' AND settled_at IS NULL";
 
-const RENEW: &str = "
+pub(crate) const RENEW: &str = "
 UPDATE outbox SET next_attempt_at = ?3 WHERE id = ?1 AND claims = ?2 AND status = 'sending'";
 
-const IS_OURS: &str = "
+pub(crate) const IS_OURS: &str = "
 SELECT EXISTS (SELECT 1 FROM outbox WHERE id = ?1 AND claims = ?2 AND status = 'sending')";
 
-const LATE_SENT: &str = "
+pub(crate) const LATE_SENT: &str = "
 UPDATE outbox SET status = 'sent', settled_at = :now, last_attempt_at = :now, last_error = NULL,
        provider_id = coalesce(provider_id, :provider_id), answer = coalesce(:answer, answer)
  WHERE id = :id AND message_id = :message_id AND status <> 'sent'
@@ -51,56 +51,56 @@ UPDATE outbox SET status = 'sent', settled_at = :now, last_attempt_at = :now, la
 
 /// An ordered row that someone else is sending right now: freeing its lane would let the next
 /// message overtake the copy that is on the wire.
-const LATE_NOTED: &str = "
+pub(crate) const LATE_NOTED: &str = "
 UPDATE outbox SET settled_at = :now, last_attempt_at = :now,
        provider_id = coalesce(provider_id, :provider_id), answer = coalesce(answer, :answer)
  WHERE id = :id AND message_id = :message_id AND status = 'sending' AND settled_at IS NULL";
 
 /// A stale run goes back as a whole, never row by row: its members share their lease.
-const TAKE_BACK_RUN: &str = "
+pub(crate) const TAKE_BACK_RUN: &str = "
 UPDATE outbox SET status = CASE WHEN settled_at IS NULL THEN 'waiting' ELSE 'sent' END,
        next_attempt_at = 0
  WHERE channel = ?1 AND ordering_key = ?2 AND status = 'sending' AND next_attempt_at = ?3";
 
-const TAKE_BACK: &str = "
+pub(crate) const TAKE_BACK: &str = "
 UPDATE outbox SET status = CASE WHEN settled_at IS NULL THEN 'pending' ELSE 'sent' END,
        next_attempt_at = 0
  WHERE id = ?1 AND claims = ?2 AND status = 'sending'";
 
-const RUN_CLAIMS: &str = "
+pub(crate) const RUN_CLAIMS: &str = "
 SELECT id FROM outbox
  WHERE channel = ?1 AND ordering_key = ?2 AND status = 'sending' AND next_attempt_at = ?3
    AND settled_at IS NULL";
 
-const POSTPONE: &str = "
+pub(crate) const POSTPONE: &str = "
 UPDATE outbox SET next_attempt_at = ?2 WHERE id = ?1 AND (status = 'pending' OR status = 'waiting')";
 
 /// Unfenced on purpose: the row itself is broken, whoever holds it.
-const QUARANTINE: &str = "
+pub(crate) const QUARANTINE: &str = "
 UPDATE outbox SET status = 'dead', settled_at = ?2, last_error = ?3
  WHERE id = ?1 AND status NOT IN ('sent', 'dead', 'cancelled', 'expired')
 RETURNING channel";
 
-const LOG_ATTEMPT: &str = "
+pub(crate) const LOG_ATTEMPT: &str = "
 INSERT INTO outbox_attempt (message, at, duration_ms, outcome, http_status, charged, error)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 
 /// The newest twenty stay, and the first charge of each budget, which `min_dead_age` counts from.
-const PRUNE_ATTEMPTS: &str = "
+pub(crate) const PRUNE_ATTEMPTS: &str = "
 DELETE FROM outbox_attempt
  WHERE message = ?1 AND charged <> 1
    AND id <= (SELECT id FROM outbox_attempt WHERE message = ?1 ORDER BY id DESC LIMIT 1 OFFSET 20)";
 
 /// Of the present budget, by a clock that could be believed.
-const FIRST_CHARGE: &str = "
+pub(crate) const FIRST_CHARGE: &str = "
 SELECT min(at) FROM outbox_attempt
  WHERE message = ?1 AND charged > 0 AND typeof(at) = 'integer' AND at >= ?2
    AND id >= (SELECT max(id) FROM outbox_attempt WHERE message = ?1 AND charged = 1)";
 
-const WAS_RECORDED: &str = "
+pub(crate) const WAS_RECORDED: &str = "
 SELECT EXISTS (SELECT 1 FROM outbox WHERE id = ?1 AND claims = ?2 AND status = 'sent')";
 
-const LOSSES: &str = "
+pub(crate) const LOSSES: &str = "
 SELECT count(*) FROM outbox_attempt WHERE message = ?1 AND outcome = 'lost'";
 
 /// The longest `last_error`, in characters.

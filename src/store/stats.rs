@@ -10,7 +10,7 @@ use crate::store::read::{Name, channels, number, text};
 /// Settled messages that one statement counts.
 const SLICE: i64 = 50_000;
 
-const UNSENT: &str = "
+pub(crate) const UNSENT: &str = "
     SELECT p.n AS pending, w.n AS waiting, s.n AS sending, p.first AS pending_first,
            w.first AS waiting_first, s.first AS sending_first
       FROM (SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_due
@@ -21,7 +21,7 @@ const UNSENT: &str = "
              WHERE channel = ?1 AND status = 'sending') AS s";
 
 /// Back-off doubles, so the most attempts are among those that wait longest.
-const MOST_ATTEMPTS: &str = "
+pub(crate) const MOST_ATTEMPTS: &str = "
     SELECT max(attempts) AS most FROM (
       SELECT * FROM (SELECT attempts FROM outbox INDEXED BY outbox_due
                       WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > 0
@@ -30,7 +30,7 @@ const MOST_ATTEMPTS: &str = "
       SELECT * FROM (SELECT attempts FROM outbox INDEXED BY outbox_due
                       WHERE channel = ?1 AND status = 'sending' LIMIT 10000))";
 
-const STATE: &str = "
+pub(crate) const STATE: &str = "
     SELECT state, since, until, reason_code, reason, paused_at, paused_by, pause_reason, clock_skew, on_dead
       FROM outbox_channel WHERE channel = ?1";
 

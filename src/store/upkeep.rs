@@ -15,7 +15,7 @@ pub(crate) const NEXT_EXPIRY: &str = "
 SELECT min(expires_at) FROM outbox
  WHERE expires_at IS NOT NULL AND (status = 'pending' OR status = 'waiting')";
 
-const EXPIRE: &str = "
+pub(crate) const EXPIRE: &str = "
 UPDATE outbox SET status = 'expired', settled_at = ?2
  WHERE id = ?1 AND (status = 'pending' OR status = 'waiting')";
 
@@ -35,7 +35,7 @@ const BRING_FORWARD: &str = "
 UPDATE outbox SET next_attempt_at = ?2 WHERE id = ?1 AND status = 'pending'";
 
 /// The newest moment this file knows of: by rowid, and by index `outbox_settled`, loosely.
-const NEWEST_ENQUEUE: &str = "SELECT created_at FROM outbox ORDER BY id DESC LIMIT 1";
+pub(crate) const NEWEST_ENQUEUE: &str = "SELECT created_at FROM outbox ORDER BY id DESC LIMIT 1";
 
 /// Lanes by name, loosely. Index `outbox_lane`.
 pub(crate) const NEXT_LANE: &str = "
@@ -63,7 +63,8 @@ SELECT min(channel) FROM outbox
    AND (status = 'pending' OR status = 'waiting' OR status = 'sending' OR status = 'dead')";
 
 /// The schema's own procedure decides who of a lane is `pending`.
-const NORMALISE: &str = "INSERT INTO outbox_lane_procedure (channel, ordering_key) VALUES (?1, ?2)";
+pub(crate) const NORMALISE: &str =
+    "INSERT INTO outbox_lane_procedure (channel, ordering_key) VALUES (?1, ?2)";
 
 /// Gives messages that were enqueued while the clock stood before `honest` the span they were
 /// meant to live for, from now on. Index `outbox_expiry`.

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sqlite_outbox::rusqlite::TransactionBehavior;
+use sqlite_outbox::rusqlite::{self, TransactionBehavior};
 use sqlite_outbox::testing::{Inline, ManualClock, Script};
 use sqlite_outbox::{
     ChannelState, Delivery, Filter, Message, Outbox, Outcome, Policy, Receipt, Settings,
@@ -150,6 +150,46 @@ fn messages_of_one_ordering_key_arrive_in_order_one_at_a_time() {
         assert!(numbers.is_sorted(), "{key}: {numbers:?}");
         assert_eq!(numbers.len(), 20);
     }
+}
+
+/// Runs of one lane go out together: its messages cost a few transactions, not one each.
+#[test]
+fn five_hundred_messages_of_one_ordering_key_drain_in_few_transactions() {
+    let (_dir, outbox) = outbox();
+    let messages = 500;
+    enqueue(
+        &outbox,
+        (0..messages).map(|i| Message::text("sales", i.to_string()).ordering_key("till 7")),
+    );
+    let clock = ManualClock::at(1_800_000_000_000);
+    let other = Outbox::options()
+        .clock(clock.shared())
+        .open(outbox.path())
+        .unwrap();
+    let mut drain = Inline::new(&other, Settings::default()).unwrap();
+    let watch = outbox.connection().unwrap();
+    let version = || -> i64 {
+        let read = |row: &rusqlite::Row<'_>| row.get(0);
+        watch.query_row("PRAGMA data_version", [], read).unwrap()
+    };
+    let script = Script::default();
+    let (mut commits, mut known) = (0, version());
+    while outbox.unsent().unwrap() > 0 {
+        drain.step(&script).unwrap();
+        let now = version();
+        commits += usize::from(now != known);
+        known = now;
+        clock.advance(Duration::from_millis(10));
+        assert!(commits < messages, "a transaction for each message");
+    }
+    let arrived: Vec<usize> = script
+        .seen()
+        .iter()
+        .map(|it| String::from_utf8_lossy(&it.payload).parse().unwrap())
+        .collect();
+    assert!(arrived.iter().copied().eq(0..messages), "{arrived:?}");
+    // Runs of 16, and one more transaction at each end.
+    assert!(commits <= messages / 16 + 3, "{commits} transactions");
 }
 
 #[test]

@@ -103,3 +103,38 @@ pub(crate) fn succeeded(child: std::process::Child) {
     assert!(output.status.success(), "{said}\n{error}");
     assert!(said.contains("1 passed"), "no such test: {said}");
 }
+
+/// Whether the long forms are wanted.
+pub(crate) fn long() -> bool {
+    std::env::var_os("OUTBOX_LONG").is_some()
+}
+
+/// SplitMix64, so that a seed replays everywhere.
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, n: i64) -> i64 {
+        (self.next() % n.unsigned_abs()) as i64
+    }
+
+    pub(crate) fn percent(&mut self, p: i64) -> bool {
+        self.below(100) < p
+    }
+}
+
+/// Syncs cost nothing in memory: for tests that are not about them.
+pub(crate) fn folder_in_memory() -> TempDir {
+    let memory = std::path::Path::new("/dev/shm");
+    match memory.is_dir() {
+        true => tempfile::tempdir_in(memory).unwrap(),
+        false => tempfile::tempdir().unwrap(),
+    }
+}

@@ -23,6 +23,7 @@ mod fixture;
 mod foreign_hands;
 #[cfg(feature = "http")]
 mod http;
+mod model;
 #[cfg(feature = "netwatch")]
 mod netwatch;
 mod operators;
@@ -37,6 +38,7 @@ mod reconnect;
 mod retention;
 #[cfg(feature = "http")]
 mod server;
+mod settled;
 mod sql_contract;
 mod store;
 mod tidy;

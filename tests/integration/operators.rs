@@ -295,6 +295,22 @@ fn a_dead_head_holds_its_lane_until_a_person_decides() {
     }
 }
 
+/// Those behind a head go out with it, but not past a dead one that stands between.
+#[test]
+fn a_head_that_is_put_back_takes_nobody_past_a_dead_one() {
+    let desk = Desk::new();
+    let ids = desk.lane("customer", 3);
+    desk.anna().cancel(ids[0]).unwrap();
+    desk.sync(&rejects("2"));
+    assert_eq!(desk.states(), ["cancelled", "dead", "waiting"]);
+    desk.anna().retry(ids[0]).unwrap();
+    desk.sync(&up);
+    assert_eq!(desk.states(), ["sent", "dead", "waiting"]);
+    desk.anna().on_dead("sales", OnDead::Skip).unwrap();
+    desk.sync(&up);
+    assert_eq!(desk.states(), ["sent", "dead", "sent"]);
+}
+
 /// Whatever is done to whichever member, by the API or by hand, the lane stays in order.
 #[test]
 fn any_change_to_any_member_keeps_the_lane_in_order() {

@@ -15,32 +15,13 @@ use sqlite_outbox::{
 };
 use tempfile::TempDir;
 
+use crate::fixture::{self, Rng, long};
+
 const START: i64 = 1_800_000_000_000;
 const SECOND: i64 = 1_000;
 const MINUTE: i64 = 60 * SECOND;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
-
-/// SplitMix64, so that a seed replays everywhere.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: i64) -> i64 {
-        (self.next() % n.unsigned_abs()) as i64
-    }
-
-    fn percent(&mut self, p: i64) -> bool {
-        self.below(100) < p
-    }
-}
 
 /// A receiver that answers by time and message.
 struct World<F> {
@@ -53,10 +34,6 @@ impl<F: FnMut(i64, &Delivery) -> Outcome + Send> Dispatcher for World<F> {
         let mut answer = self.answer.lock().unwrap();
         Ok(answer(self.clock.now(), delivery))
     }
-}
-
-fn long() -> bool {
-    std::env::var_os("OUTBOX_LONG").is_some()
 }
 
 /// One till with its own file and clock.
@@ -77,12 +54,7 @@ fn settings() -> Settings {
 
 impl Till {
     fn new() -> Self {
-        // Syncs cost nothing in memory, and this is no test of them.
-        let memory = std::path::Path::new("/dev/shm");
-        let dir = match memory.is_dir() {
-            true => tempfile::tempdir_in(memory).unwrap(),
-            false => tempfile::tempdir().unwrap(),
-        };
+        let dir = fixture::folder_in_memory();
         let clock = ManualClock::at(START);
         let outbox = Outbox::options()
             .clock(clock.shared())
