@@ -266,6 +266,8 @@ fn tests() -> BTreeSet<String> {
     for (folder, inner) in [("tests/integration", ""), ("src", "::tests")] {
         for source in rust_files(folder) {
             let path = source.name.trim_end_matches(".rs").replace('/', "::");
+            let nested = source.text.contains("mod tests") || path.ends_with("::tests");
+            let inner = if nested { inner } else { "" };
             let module = path.trim_end_matches(inner).to_string() + inner;
             let mut marked = false;
             for line in source.text.lines().map(str::trim) {
@@ -305,6 +307,21 @@ fn the_judgement_names_tests_and_scripts_that_exist() {
     }
     assert!(missing.is_empty(), "no such test: {missing:#?}");
     assert!(shown > 100, "only {shown} found: is the table read at all?");
+}
+
+#[test]
+fn the_cases_name_tests_that_exist() {
+    let tests = tests();
+    let text = read("CASES.md");
+    let named: Vec<&str> = text
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|it| it.contains("::"))
+        .collect();
+    let missing: Vec<_> = named.iter().filter(|it| !tests.contains(**it)).collect();
+    assert!(missing.is_empty(), "no such test: {missing:#?}");
+    assert!(named.len() > 70, "only {} found", named.len());
 }
 
 /// The application may open its file with an old SQLite, which then reads our triggers and views.
