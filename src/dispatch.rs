@@ -87,7 +87,7 @@ pub trait Dispatcher: Send + Sync {
     /// Sends a run: messages of one ordering key, in order, or a single message.
     ///
     /// The default sends them one by one. A transport that can put several messages into one
-    /// request overrides this and settles each of them.
+    /// request overrides this, takes them by [`Run::next_batch`] and settles each of them.
     fn dispatch_run(&self, run: &mut Run<'_>) {
         while let Some(delivery) = run.next() {
             let outcome = self.dispatch(delivery);
@@ -108,13 +108,14 @@ where
     }
 }
 
-/// Several messages for one worker, handed out one at a time.
+/// Several messages of one ordering key for one worker, in order; or a single message.
 ///
 /// The run ends early when a message was not delivered (nothing may overtake it), when its lease
 /// has run out, or when the outbox is stopping; what was not handed out is given back uncharged.
 pub struct Run<'a> {
     waiting: VecDeque<Delivery>,
-    current: Option<Delivery>,
+    /// Handed out and not settled yet, in order.
+    out: VecDeque<Delivery>,
     may_send: &'a mut dyn FnMut(&Delivery) -> bool,
     report: &'a mut dyn FnMut(Delivery, Option<Outcome>),
 }
@@ -122,7 +123,7 @@ pub struct Run<'a> {
 impl std::fmt::Debug for Run<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Run")
-            .field("current", &self.current.as_ref().map(|it| it.id))
+            .field("out", &self.out.len())
             .field("waiting", &self.waiting.len())
             .finish_non_exhaustive()
     }
@@ -136,35 +137,43 @@ impl<'a> Run<'a> {
     ) -> Self {
         Self {
             waiting: deliveries.into_iter().collect(),
-            current: None,
+            out: VecDeque::new(),
             may_send,
             report,
         }
     }
 
-    /// The next message to send, if the run may go on. A message that was handed out before and
-    /// not settled counts as failed.
+    /// The next message to send, if the run may go on.
     #[allow(clippy::should_implement_trait)] // lends, so it cannot be an Iterator
     pub fn next(&mut self) -> Option<&Delivery> {
-        if self.current.is_some() {
-            self.settle(Err(anyhow::anyhow!(
-                "the dispatcher did not say what happened"
-            )));
-        }
-        let next = self.waiting.pop_front()?;
-        if (self.may_send)(&next) {
-            self.current = Some(next);
-            self.current.as_ref()
-        } else {
-            self.waiting.push_front(next);
-            self.give_back();
-            None
-        }
+        self.next_batch(1);
+        self.out.front()
     }
 
-    /// Says what happened to the message that [`Run::next`] handed out last.
+    /// The next messages to put into one request, `most` at most, in order; none when the run may
+    /// not go on. Each of them is then settled, in the same order.
+    ///
+    /// What was handed out before and not settled counts as failed.
+    pub fn next_batch(&mut self, most: usize) -> &[Delivery] {
+        while !self.out.is_empty() {
+            self.settle(Err(unsaid()));
+        }
+        while self.out.len() < most
+            && let Some(next) = self.waiting.pop_front()
+        {
+            if !(self.may_send)(&next) {
+                self.waiting.push_front(next);
+                self.give_back();
+                break;
+            }
+            self.out.push_back(next);
+        }
+        self.out.make_contiguous()
+    }
+
+    /// Says what happened to the first message that was handed out and not settled yet.
     pub fn settle(&mut self, outcome: anyhow::Result<Outcome>) {
-        let Some(delivery) = self.current.take() else {
+        let Some(delivery) = self.out.pop_front() else {
             return;
         };
         let outcome = outcome
@@ -185,11 +194,15 @@ impl<'a> Run<'a> {
 
 impl Drop for Run<'_> {
     fn drop(&mut self) {
-        self.settle(Err(anyhow::anyhow!(
-            "the dispatcher did not say what happened"
-        )));
+        while !self.out.is_empty() {
+            self.settle(Err(unsaid()));
+        }
         self.give_back();
     }
+}
+
+fn unsaid() -> anyhow::Error {
+    anyhow::anyhow!("the dispatcher did not say what happened")
 }
 
 /// What happened to one attempt.

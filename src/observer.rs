@@ -51,6 +51,11 @@ pub enum Event {
         /// What was last heard, for a person.
         reason: Option<String>,
     },
+    /// Messages wait in a channel that the dispatcher does not serve. Told once for each channel.
+    Unrouted {
+        /// The channel.
+        channel: String,
+    },
     /// The `on_delivered` hook failed; the delivery stays recorded, the hook's own writes do not.
     HookFailed {
         /// The row.

@@ -109,7 +109,12 @@ impl Options {
 
     /// Runs within the transaction that records a delivery, on that transaction: the place to
     /// store the receiver's document number. When it fails, what it wrote is undone; the delivery
-    /// stays recorded. It holds the write lock, so it must be brief.
+    /// stays recorded, and the failure is told ([`Event::HookFailed`](crate::Event::HookFailed),
+    /// `last_error`), not repeated. It holds the write lock, so it must be brief, and it must use
+    /// the connection it is given.
+    ///
+    /// It runs where this outbox drains. Another program that drains the file, such as the tool,
+    /// stores the receiver's id and answer in the row and nothing more.
     pub fn on_delivered(
         mut self,
         hook: impl Fn(&Connection, &Delivery, &Receipt) -> anyhow::Result<()> + Send + Sync + 'static,

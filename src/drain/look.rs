@@ -8,6 +8,7 @@ use crate::clock::{Instant, millis};
 use crate::dispatch::Dispatcher;
 use crate::drain::{CHANNELS, Drainer, data_version};
 use crate::error::Result;
+use crate::observer::Event;
 use crate::settings::MAX_LEASE;
 use crate::store::{Raw, channel, claim, upkeep};
 
@@ -83,7 +84,14 @@ impl Drainer {
             let Some(name) = cursor.as_str() else {
                 continue;
             };
-            if self.stopping || !dispatcher.serves(name) {
+            if self.stopping {
+                continue;
+            }
+            if !dispatcher.serves(name) {
+                if self.memory.unrouted.insert(name.to_owned()) {
+                    let channel = name.to_owned();
+                    self.notices.push(Event::Unrouted { channel });
+                }
                 continue;
             }
             let admission = self

@@ -107,6 +107,8 @@ pub(crate) struct Memory {
     buckets: HashMap<String, Bucket>,
     pub(crate) suspects: HashMap<i64, Suspect>,
     pub(crate) pulls: Vec<Pull>,
+    /// Channels without a route that were told of.
+    pub(crate) unrouted: HashSet<String>,
     /// Rows that refuse every write; left alone until this process ends.
     pub(crate) untouchable: HashSet<i64>,
     /// Messages whose hook ended the transaction, and what it said.

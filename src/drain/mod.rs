@@ -100,6 +100,8 @@ pub(crate) struct Drainer {
     sweep: Option<upkeep::LaneCursor>,
     sweep_at: Duration,
     broken_lanes: Vec<upkeep::Lane>,
+    /// What a look found worth telling.
+    notices: Vec<Event>,
     retention: Retention,
     stopping: bool,
 }
@@ -153,6 +155,7 @@ impl Drainer {
             sweep: Some(upkeep::LaneCursor::default()),
             sweep_at: at.monotonic,
             broken_lanes: Vec::new(),
+            notices: Vec::new(),
             retention: Retention::default(),
             stopping: false,
         })
@@ -243,6 +246,7 @@ impl Drainer {
         let outcome = self.step(dispatcher, at);
         let mut cycle = outcome.unwrap_or_else(|error| self.after_failure(error, at));
         cycle.failing = self.failing;
+        cycle.events.append(&mut self.notices);
         cycle
     }
 

@@ -337,6 +337,9 @@ fn log_event(event: &Event) {
             let reason = reason.as_deref().unwrap_or("messages flow again");
             log::warn!(target: EVENTS, "{channel} is {state}: {reason}");
         }
+        Event::Unrouted { channel } => {
+            log::warn!(target: EVENTS, "{channel}: messages wait and there is no route");
+        }
         Event::Expired { messages } => {
             log::warn!(target: EVENTS, "{messages} messages expired unsent")
         }

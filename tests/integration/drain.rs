@@ -381,3 +381,40 @@ fn a_rate_spreads_a_backlog_and_a_drain_waits_for_it() {
     assert!((18..=21).contains(&seconds[30]), "{seconds:?}");
     assert_eq!(seconds[69], 30);
 }
+
+/// A transport that puts several messages into one request, as one may be added later.
+struct Batches(Mutex<Vec<usize>>);
+
+impl sqlite_outbox::Dispatcher for Batches {
+    fn dispatch(&self, _: &Delivery) -> anyhow::Result<Outcome> {
+        unreachable!("it sends batches")
+    }
+
+    fn dispatch_run(&self, run: &mut sqlite_outbox::Run<'_>) {
+        loop {
+            let batch: Vec<_> = run.next_batch(5).iter().map(|it| it.id).collect();
+            if batch.is_empty() {
+                return;
+            }
+            self.0.lock().unwrap().push(batch.len());
+            for id in batch {
+                run.settle(Ok(match id {
+                    7 => Outcome::retry("one of the batch"),
+                    _ => Outcome::delivered(),
+                }));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_transport_may_put_several_messages_into_one_request() {
+    let (_dir, outbox) = outbox();
+    let messages = (0..12).map(|i| Message::text("sales", i.to_string()).ordering_key("one"));
+    enqueue(&outbox, messages);
+    let transport = Batches(Mutex::default());
+    let report = outbox.drain(&transport).unwrap();
+    // 1 to 5, then 6 to 10 of which 7 failed: 8, 9 and 10 had gone with it, 11 and 12 wait.
+    assert_eq!(*transport.0.lock().unwrap(), [5, 5]);
+    assert_eq!((report.sent, report.retried, report.unsent), (9, 1, 3));
+}
