@@ -305,3 +305,53 @@ fn workers_send_side_by_side() {
     assert_eq!(keys.len(), 200, "one was sent twice");
     assert_ne!(ran.json()["elapsed_ms"], Value::Null);
 }
+
+#[test]
+fn what_is_left_in_a_channel_that_flows_has_its_true_reason() {
+    let desk = Desk::new();
+    let server = Server::start(|seen| match seen.body.as_slice() {
+        b"bad" => respond(422, &[], ""),
+        _ => ok(),
+    });
+    desk.sql()
+        .execute_batch(
+            "INSERT INTO outbox (channel, ordering_key, payload) VALUES
+               ('lane', 'k', 'bad'), ('lane', 'k', 'next'), ('lane', 'k', 'next'), ('lane', 'x', 'good');
+             INSERT INTO outbox (channel, payload, available_at)
+               VALUES ('later', 'x', (strftime('%s', 'now') + 7200) * 1000);
+             INSERT INTO outbox (channel, payload) VALUES ('failed', 'x');
+             UPDATE outbox SET attempts = 1, next_attempt_at = (strftime('%s', 'now') + 600) * 1000
+              WHERE channel = 'failed';",
+        )
+        .unwrap();
+    let ran = drain(&desk, &server);
+    assert_eq!(ran.code, 3, "{ran:?}");
+    let report = ran.json();
+    for (channel, code, says) in [
+        ("lane", "behind", "2 behind dead letter 1"),
+        ("later", "scheduled", "1 scheduled, the next in "),
+        ("failed", "back_off", "1 failed, the next attempt in "),
+    ] {
+        let channels = report["channels"].as_array().unwrap();
+        let found = channels.iter().find(|it| it["channel"] == channel);
+        let found = found.unwrap();
+        let reason = found["reason"].as_str().unwrap();
+        assert!(reason.starts_with(says), "{found}");
+        assert_eq!(found["left"][0]["reason_code"], code, "{found}");
+    }
+    let text = desk.run(["drain", "till.db", "--url", &server.url("/")]);
+    assert!(text.out.contains("2 behind dead letter 1"), "{text:?}");
+}
+
+#[test]
+fn what_a_deadline_left_is_due() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let server = Server::start(|_| Answer::Hang);
+    let args = ["drain", "till.db", "--deadline", "300ms", "--url"];
+    let ran = desk.run(args.into_iter().chain([server.url("/").as_str()]));
+    assert!(
+        ran.out.contains("1 due, but the deadline passed"),
+        "{ran:?}"
+    );
+}

@@ -147,42 +147,87 @@ fn a_file_that_is_no_toml_or_not_there_is_one_line() {
         .failed(1, "the settings none.toml cannot be read");
 }
 
+const MANUAL: &str = include_str!("../../../docs/outbox.toml");
+
+/// The manual's example, with what is commented out there switched on.
+fn whole_manual() -> String {
+    let switched = MANUAL.lines().map(|it| match it.strip_prefix('#') {
+        Some(key) if !key.starts_with(' ') => key,
+        _ => it,
+    });
+    switched.collect::<Vec<_>>().join("\n")
+}
+
 #[test]
 fn the_whole_file_of_the_manual_is_understood() {
     let desk = Desk::new();
-    desk.write(
-        "outbox.toml",
-        r#"
-[drain]
-workers = 4
-lease = "30s"
-lock_share = 0.2
-settle_sync = "full"
+    for name in ["ca.pem", "client.pem", "client.key"] {
+        let tls = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/tls/");
+        std::fs::copy(format!("{tls}{name}"), desk.path(name)).unwrap();
+    }
+    for text in [MANUAL, &whole_manual()] {
+        desk.write("outbox.toml", text);
+        let out = desk.done(["drain", "till.db", "--config", "outbox.toml"]);
+        assert!(out.starts_with("0 sent"), "{out}");
+    }
+}
 
-[channel.sales]
-url = "https://erp.example/api/sales/{dedupe_key}"
-method = "POST"
-headers = { X-Store = "17" }
-bearer = { env = "ERP_TOKEN" }
-timeout = "60s"
-max_in_flight = 4
-allow_http = false
-idempotency_header = "Idempotency-Key"
-idempotency_key = "{message_id}"
-reply = { require = "/data/name", forbid = "/error", equals = { "/status" = "ok" }, otherwise = "retry" }
-retry = { base = "30s", cap = "6h", max_attempts = 20, min_dead_age = "24h" }
-status = { delivered = [409], rejected = [] }
-run_length = 16
-brake = 10
-retry_after = "channel"
-sign = { env = "SALES_SIGNING_SECRET" }
+#[test]
+fn the_manual_has_every_key_and_no_other() {
+    let model = include_str!("../../../src/bin/outbox/settings/model.rs");
+    let fields = model
+        .lines()
+        .filter_map(|it| it.trim().strip_prefix("pub(super) "));
+    let keys = fields.filter_map(|it| it.split_once(": ").map(|(name, _)| name));
+    let keys: Vec<_> = keys.collect();
+    assert!(keys.len() > 40, "{keys:?}");
+    let manual = include_str!("../../../docs/settings.md");
+    let text = whole_manual();
+    for key in keys {
+        assert!(
+            manual.contains(&format!("`{key}`"))
+                || manual.contains(&format!("`[{key}"))
+                || manual.contains(&format!("{key} = "))
+                || manual.contains(&format!(", {key}")),
+            "docs/settings.md lacks {key}"
+        );
+        assert!(
+            text.contains(&format!("{key} = ")) || text.contains(&format!("[{key}")),
+            "docs/outbox.toml lacks {key}"
+        );
+    }
+}
 
-[channel.default]
-url = "https://erp.example/api"
-basic = { user = "till", password = { file = "password" } }
-secret_headers = { X-Api-Key = { command = ["pass", "erp"] } }
-"#,
-    );
-    let out = desk.done(["drain", "till.db", "--config", "outbox.toml"]);
-    assert!(out.starts_with("0 sent"), "{out}");
+#[test]
+fn the_defaults_of_the_manual_are_the_defaults() {
+    // Said in the table, and shown in the example.
+    let settings = sqlite_outbox::Settings::default();
+    let policy = sqlite_outbox::Policy::default();
+    let said = format!("{settings:?} {policy:?}");
+    for part in [
+        "workers: 4,",
+        "prefetch: 16,",
+        "lease: 30s,",
+        "lock_share: 0.2,",
+        "settle_sync: Full,",
+        "keep_payload: Some(1209600s)",
+        "keep_sent: Some(34560000s)",
+        "base: 30s, cap: 21600s, max_attempts: 20, min_dead_age: 86400s",
+        "max_in_flight: None, rate: None, run_length: 16, brake: 10, hold: Channel, keep_answer: 4096",
+    ] {
+        assert!(said.contains(part), "{part:?} is not in {said}");
+    }
+}
+
+#[test]
+fn the_example_of_the_help_is_understood() {
+    for command in ["drain", "run"] {
+        let desk = Desk::new();
+        let help = desk.done([command, "--help"]);
+        let (_, rest) = help.split_once("A settings file, outbox.toml:\n").unwrap();
+        let (example, _) = rest.split_once("Every key").unwrap();
+        desk.write("outbox.toml", example);
+        desk.done(["drain", "till.db", "--config", "outbox.toml"]);
+        assert!(desk.done(["man", command]).contains("channel.sales"));
+    }
 }

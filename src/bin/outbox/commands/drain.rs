@@ -6,12 +6,14 @@ use std::time::Duration;
 use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde::Serialize;
-use sqlite_outbox::{Cancel, ChannelReport, ChannelState, DrainReport, Ended, Tally};
+use sqlite_outbox::{
+    Cancel, ChannelReport, ChannelState, DrainReport, Ended, Reason, Status, Tally, WhyGroup,
+};
 
 use super::status;
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::logger::{self, Loudness, Role};
-use crate::output::{Column, Out, Table, Tone, count, unless_closed};
+use crate::output::{Column, Out, Table, Tone, age, count, unless_closed};
 use crate::settings::{self, Loaded};
 use crate::signals::Signals;
 
@@ -22,13 +24,14 @@ use crate::signals::Signals;
 #[derive(Debug, Args)]
 #[command(
     group(ArgGroup::new("target").required(true).args(["config", "url"])),
-    after_help = "\
+    after_help = concat!("\
 Exit codes: 0 all is sent; 3 unsent messages remain;
 4 none remain, but dead letters or conflicts wait for a person.
 
+", settings::example!(), "
 Examples:
   outbox drain till.db --config outbox.toml
-  outbox drain till.db --url http://localhost:8080/sales"
+  outbox drain till.db --url http://localhost:8080/sales")
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -85,10 +88,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let report = draining.run();
     bar.clear();
     let report = report?;
+    let left = match report.unsent {
+        0 => Vec::new(),
+        _ => outbox.why_all_routed(&loaded.dispatcher)?,
+    };
     let mut out = Out::new();
     let printed = match arguments.format.json {
-        true => out.json(&as_json(&report)),
-        false => print(&report, &mut out),
+        true => out.json(&as_json(&report, &left)),
+        false => print(&report, &left, &mut out),
     };
     unless_closed(printed.and_then(|()| out.flush()))?;
     Ok(if report.unsent > 0 {
@@ -170,10 +177,20 @@ struct Channel<'a> {
     sent: u64,
     unsent: u64,
     state: &'static str,
-    reason: Option<&'a str>,
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left: Vec<Left>,
 }
 
-fn as_json(report: &DrainReport) -> Report<'_> {
+/// Unsent messages that wait for one reason, and one of them.
+#[derive(Serialize)]
+struct Left {
+    reason_code: &'static str,
+    messages: u64,
+    message: i64,
+}
+
+fn as_json<'a>(report: &'a DrainReport, left: &[WhyGroup]) -> Report<'a> {
     Report {
         sent: report.sent,
         retried: report.retried,
@@ -189,13 +206,20 @@ fn as_json(report: &DrainReport) -> Report<'_> {
                 sent: it.sent,
                 unsent: it.unsent,
                 state: it.state.as_str(),
-                reason: why(it),
+                reason: why(it, left, &report.ended),
+                left: of(it, left)
+                    .map(|it| Left {
+                        reason_code: it.why.reason.code(),
+                        messages: it.messages,
+                        message: it.why.id,
+                    })
+                    .collect(),
             })
             .collect(),
     }
 }
 
-fn print(report: &DrainReport, out: &mut Out) -> anyhow::Result<()> {
+fn print(report: &DrainReport, groups: &[WhyGroup], out: &mut Out) -> anyhow::Result<()> {
     let mut line = format!(
         "{} sent in {:.1} s",
         report.sent,
@@ -241,7 +265,10 @@ fn print(report: &DrainReport, out: &mut Out) -> anyhow::Result<()> {
             (channel.sent.to_string(), Tone::Plain),
             (channel.unsent.to_string(), Tone::Plain),
             (channel.state.to_string(), status::tone(channel.state)),
-            (why(channel).unwrap_or_default().into(), Tone::Plain),
+            (
+                why(channel, groups, &report.ended).unwrap_or_default(),
+                Tone::Plain,
+            ),
         ]);
     }
     out.line("")?;
@@ -249,14 +276,58 @@ fn print(report: &DrainReport, out: &mut Out) -> anyhow::Result<()> {
     attention(report, out)
 }
 
+/// The reasons of a channel's unsent messages.
+fn of<'a>(
+    channel: &'a ChannelReport,
+    groups: &'a [WhyGroup],
+) -> impl Iterator<Item = &'a WhyGroup> {
+    groups
+        .iter()
+        .filter(|it| it.why.channel == channel.channel && it.why.reason != Reason::Dead)
+}
+
 /// Why messages of a channel are left.
-fn why(channel: &ChannelReport) -> Option<&str> {
+fn why(channel: &ChannelReport, groups: &[WhyGroup], ended: &Ended) -> Option<String> {
     match (&channel.reason, channel.state) {
-        (_, ChannelState::Unrouted) => Some("no section of the settings serves it"),
-        (Some(reason), _) => Some(reason),
-        (None, ChannelState::Ok) if channel.unsent > 0 => Some("not due yet; see `outbox list`"),
+        (_, ChannelState::Unrouted) => Some("no section of the settings serves it".into()),
+        (Some(reason), _) => Some(reason.clone()),
+        (None, ChannelState::Ok) if channel.unsent > 0 => {
+            let told: Vec<_> = of(channel, groups).map(|it| told(it, ended)).collect();
+            match told.is_empty() {
+                true => Some("see `outbox why`".into()),
+                false => Some(told.join("; ")),
+            }
+        }
         (None, _) => None,
     }
+}
+
+/// The reason of some messages in a few words.
+fn told(group: &WhyGroup, ended: &Ended) -> String {
+    let why = &group.why;
+    let words = match why.reason {
+        Reason::Behind { id, status } => match status {
+            Status::Dead => format!("behind dead letter {id}"),
+            _ => format!("behind message {id}, which is {status}"),
+        },
+        Reason::Scheduled => format!("scheduled, the next in {}", until(why)),
+        Reason::BackOff => format!("failed, the next attempt in {}", until(why)),
+        Reason::Claimed { stale: false, .. } => "claimed by another drain".into(),
+        Reason::Claimed { .. } => "claimed by a process that seems to have ended".into(),
+        Reason::Expired => "expired; the next drain marks it so".into(),
+        Reason::Due | Reason::NoDrain => match ended {
+            Ended::Deadline => "due, but the deadline passed".into(),
+            Ended::Cancelled => "due, but the drain was stopped".into(),
+            _ => "became due at its end; drain again".into(),
+        },
+        reason => reason.code().into(),
+    };
+    format!("{} {words}", group.messages)
+}
+
+fn until(why: &sqlite_outbox::Why) -> String {
+    let left = why.until.map_or(0, |it| it.saturating_sub(why.now));
+    age(left.max(0))
 }
 
 fn attention(report: &DrainReport, out: &mut Out) -> anyhow::Result<()> {

@@ -18,6 +18,23 @@ use fault::Source;
 use model::{Channel, Drain, File, Retry};
 use values::Whole;
 
+/// What the help of a command says about its settings file.
+macro_rules! example {
+    () => {
+        "\
+A settings file, outbox.toml:
+  [channel.sales]
+  url = \"https://erp.example/api/sales/{dedupe_key}\"
+  bearer = { env = \"ERP_TOKEN\" }   # or { file = \"PATH\" }, { command = [\"PROGRAM\"] }
+  reply = { require = \"/id\" }      # a 2xx without it is no delivery
+  [channel.default]                # every other channel
+  url = \"https://erp.example/api/{channel}\"
+Every key is in docs/settings.md and docs/outbox.toml of the source.
+"
+    };
+}
+pub(crate) use example;
+
 /// The section that serves channels without a section.
 const DEFAULT: &str = "default";
 
