@@ -339,8 +339,10 @@ fn storage(info: &FileInfo) -> Vec<Finding> {
             Warning,
             "large_wal",
             format!("the write-ahead log has {megabytes} MB"),
-            "some program reads in one transaction for very long, or none that writes ever closes \
-             the file: find it (lsof), and let it end its transaction",
+            "a connection that keeps a read transaction open pins it: a query never read to its end or \
+             not closed, a BEGIN without COMMIT, a report or backup under way. `lsof` or `fuser` on \
+             the file's -shm names the programs that have it open; let that one end its transaction, and \
+             `PRAGMA wal_checkpoint(TRUNCATE)` then empties the log",
         ));
     }
     let free = info.free_bytes();

@@ -70,8 +70,8 @@ impl<'a> Operator<'a> {
         self
     }
 
-    /// Sends a dead, expired or cancelled message after all: due now, with all its attempts, in
-    /// its place in its lane, the same message id and the same bytes. An expiry that has passed is
+    /// Sends a dead, expired or cancelled message after all: due now, with a fresh budget of
+    /// attempts, in its place in its lane, the same message id and the same bytes. An expiry that has passed is
     /// lifted; a schedule that lies ahead stays. What went on without it (behind a cancelled
     /// message, or past a dead one that was skipped) has gone before it.
     pub fn retry(&self, id: i64) -> Result<()> {
@@ -86,7 +86,7 @@ impl<'a> Operator<'a> {
     }
 
     /// Gives a dead message, or one that was never claimed, another payload: in its place, with a
-    /// new message id and all its attempts. Dedupe key, headers and content type stay. The former
+    /// new message id and a fresh budget of attempts. Dedupe key, headers and content type stay. The former
     /// bytes and id are kept in the audit.
     ///
     /// The payload is stored as text when the former one was and it is UTF-8; sent are the same
@@ -163,6 +163,16 @@ impl<'a> Operator<'a> {
         let mut purge = retention::Purge::new(&*shared.reader()?, until)?;
         while self.step(|conn, deed| purge.step(conn, deed))? {}
         Ok(purge.removed())
+    }
+
+    /// How many messages [`purge`](Self::purge) would remove at this moment. Changes nothing.
+    pub fn count_purge(&self, older_than: Duration) -> Result<u64> {
+        let shared = self.outbox.shared();
+        let until = shared
+            .now()
+            .saturating_sub(crate::clock::millis(older_than));
+        let conn = shared.reader()?;
+        retention::Purge::new(&conn, until)?.count(&conn)
     }
 
     fn all(&self, selection: &Selection, action: Action) -> Result<u64> {

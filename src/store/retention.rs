@@ -172,6 +172,23 @@ impl Purge {
         })
     }
 
+    /// How many rows it would remove. Reads only, in slices.
+    pub(crate) fn count(mut self, conn: &Connection) -> Result<u64> {
+        let mut rows = 0;
+        while let Some((shelf, sql)) = self.shelves.front() {
+            let batch = shelf.next(conn, sql, self.from, self.until, false)?;
+            rows += batch.ids.len() as u64;
+            match batch.last {
+                Some(last) => self.from = last,
+                None => {
+                    self.shelves.pop_front();
+                    self.from = BEGINNING;
+                }
+            }
+        }
+        Ok(rows)
+    }
+
     pub(crate) fn removed(&self) -> u64 {
         self.removed
     }

@@ -232,6 +232,12 @@ fn a_purge_removes_what_is_over_and_nothing_else() {
         .execute_batch("UPDATE outbox SET settled_at = settled_at - 200000000 WHERE status IN ('sent', 'dead')")
         .unwrap();
     assert_eq!(
+        desk.done(["purge", "till.db", "--older-than=1d", "--dry-run"]),
+        "1 message would be removed\n"
+    );
+    let dry = ["purge", "till.db", "--older-than=1d", "--dry-run", "--json"];
+    assert_eq!(desk.json(dry)["count"], 1, "the first one removed it");
+    assert_eq!(
         desk.done(["purge", "till.db", "--older-than", "1d"]),
         "1 message removed\n"
     );

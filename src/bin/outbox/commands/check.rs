@@ -1,6 +1,6 @@
 //! `outbox check`: what is wrong with a file, and what to do about it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -97,6 +97,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open()?;
     let info = outbox.file_info()?;
     let mut findings = outbox.check()?;
+    findings.extend(disk(&outbox, &info));
+    findings.sort_by_key(|it| std::cmp::Reverse(it.severity));
     if let Some(path) = &arguments.config {
         match settings::load(path, None) {
             Ok(loaded) => {
@@ -129,6 +131,27 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         true => Exit::Attention,
         false => Exit::Done,
     })
+}
+
+/// Whether the disk has room for what is yet to come. Silent where the system does not say.
+fn disk(outbox: &Outbox, info: &FileInfo) -> Option<Finding> {
+    let path = outbox.path();
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let free = fs4::available_space(folder.unwrap_or(Path::new("."))).ok()?;
+    (free < enough(info.wal_bytes)).then(|| {
+        Finding::new(
+            Severity::Warning,
+            "disk_space",
+            format!("the disk of the file has {} left", bytes(free)),
+            "make room: on a full disk neither sales nor messages can be committed",
+        )
+    })
+}
+
+/// Below this a disk is nearly full: a checkpoint of the log may let the file grow by its size.
+fn enough(wal_bytes: u64) -> u64 {
+    const LITTLE: u64 = 100 * 1024 * 1024;
+    wal_bytes.saturating_mul(2).max(LITTLE)
 }
 
 /// What the settings lack for this file.
@@ -231,5 +254,27 @@ fn print(findings: &[Finding], info: &FileInfo, out: &mut Out) -> anyhow::Result
     match findings.iter().filter(|it| it.needs_person()).count() {
         0 => out.line(out.paint(Tone::Good, "nothing needs a person")),
         count => out.line(format!("needs a person: {count}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_log_needs_room_for_itself() {
+        assert_eq!(enough(0), 104_857_600);
+        assert_eq!(enough(200_000_000), 400_000_000);
+        assert_eq!(enough(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn a_disk_is_asked_for_its_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let outbox = Outbox::open(folder.path().join("till.db")).unwrap();
+        let mut info = outbox.file_info().unwrap();
+        // No disk has room for this.
+        info.wal_bytes = u64::MAX;
+        assert_eq!(disk(&outbox, &info).unwrap().code, "disk_space");
     }
 }

@@ -12,7 +12,7 @@ use crate::output::Out;
 
 /// Give a dead message, or one that was never attempted, another payload
 ///
-/// It keeps its place, its keys and its headers, and gets a new message id and all its attempts:
+/// It keeps its place, its keys and its headers, and gets a new message id and a fresh budget:
 /// to the receiver it is another message. The former bytes and id are kept for the record.
 #[derive(Debug, Args)]
 #[command(after_help = "\
