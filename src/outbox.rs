@@ -208,14 +208,17 @@ impl Outbox {
     /// Puts a message into the outbox, within the caller's transaction: both are committed or
     /// neither.
     ///
-    /// The transaction may be on any connection to the file. Let it be an immediate one: a
+    /// The transaction may be on any connection to the file. That there is one is checked, not
+    /// that it is one of this file: a message goes where the transaction is. Let it be an immediate one: a
     /// deferred one that read first fails with [`Error::RestartTransaction`] when another
     /// connection has written since.
     ///
     /// # When the dedupe key is taken
     ///
     /// A key is taken as long as a message of the channel with it is in the file, whatever its
-    /// status; only a purge frees it. Keys of different channels have nothing to do with each
+    /// status. It is freed when the message is removed: by retention
+    /// ([`Settings::keep_sent`](crate::Settings::keep_sent)), by
+    /// [`Operator::purge`](crate::Operator::purge), or by a `DELETE`. Keys of different channels have nothing to do with each
     /// other. In the table, an answer without a word on the content is the same for both.
     ///
     /// | the key's message is | same content | other content | other content, [`Replace`] |

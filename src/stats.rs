@@ -150,7 +150,7 @@ pub struct Stats {
 }
 
 impl fmt::Display for Stats {
-    /// For example `12 messages waiting, oldest 14 min, offline for 20 min; 1 needs attention`.
+    /// For example `12 messages waiting, oldest 14 min, sales offline for 20 min; 1 needs attention`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.total.unsent() {
             0 => write!(f, "nothing waiting")?,

@@ -35,7 +35,12 @@ fn main() -> Result<()> {
     std::fs::create_dir_all(&folder)?;
     let (till, ledger) = (folder.join("till.db"), folder.join("erp.db"));
     let fresh = !till.exists() && !ledger.exists();
-    ensure!(fresh, "{} has been used already", folder.display());
+    ensure!(
+        fresh,
+        "{0} has been used already: name another folder, or look at what is there (`sqlite3 {0}/till.db`); \
+         what it left unsent, `outbox drain {0}/till.db` sends to an ERP of yours",
+        folder.display()
+    );
 
     // The hook writes in the transaction that records the delivery: no power cut can come between
     // "sent" and the ERP's document number.

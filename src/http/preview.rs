@@ -24,6 +24,8 @@ pub struct Preview {
     pub stand_ins: Vec<String>,
     /// `host:port` of the proxy, from the route or the environment.
     pub proxy: Option<String>,
+    /// Whether the proxy is given a login, which is not shown.
+    pub proxy_login: bool,
     /// The CA file of the route.
     pub ca_file: Option<PathBuf>,
     /// The client certificate of the route: its chain and its key.
@@ -71,6 +73,10 @@ impl HttpDispatcher {
             stand_ins,
             ca_file: settings.ca_file.clone(),
             client_cert: settings.client_cert.clone(),
+            proxy_login: settings
+                .proxy
+                .as_ref()
+                .is_some_and(|it| it.username().is_some() || it.password().is_some()),
             proxy: plan.proxy.clone(),
         })
     }

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::schema::{self};
 use crate::store::{Raw, channel, read, rows, upkeep};
 
-/// Back in its place, due now, with all its attempts. The answer was that of the failure, and a
+/// Back in its place, due now, with a fresh budget. The answer was that of the failure, and a
 /// delivery keeps an answer that it finds.
 const RETRY: &str = "
 UPDATE outbox SET status = 'pending', attempts = 0, settled_at = NULL, answer = NULL,

@@ -20,7 +20,7 @@ impl fmt::Display for Why {
             Reason::Expired if self.status == Status::Expired => write!(f, "has expired unsent")?,
             Reason::Expired => write!(f, "has passed its expiry and will not be sent")?,
             Reason::Cancelled => write!(f, "was cancelled")?,
-            Reason::Scheduled => write!(f, "waits for its moment")?,
+            Reason::Scheduled => write!(f, "is scheduled")?,
             Reason::Behind { id, status } => {
                 write!(f, "waits behind message {id}, which is {status}")?
             }
@@ -48,7 +48,7 @@ impl fmt::Display for Why {
             Reason::Due => write!(f, "is due")?,
         }
         match (self.reason, ago(self.since), self.detail.as_deref()) {
-            (Reason::Behind { .. } | Reason::Claimed { .. }, ..) => {}
+            (Reason::Scheduled | Reason::Behind { .. } | Reason::Claimed { .. }, ..) => {}
             (Reason::Sent | Reason::Expired | Reason::Cancelled, Some(age), _) => {
                 write!(f, ", {age} ago")?;
             }
@@ -61,7 +61,7 @@ impl fmt::Display for Why {
         match (self.reason, span(self.until)) {
             (Reason::Behind { .. } | Reason::Claimed { stale: true, .. }, _) | (_, None) => {}
             (Reason::Claimed { .. }, Some(span)) => write!(f, "; its lease ends in {span}")?,
-            (Reason::Scheduled, Some(span)) => write!(f, ", in {span}")?,
+            (Reason::Scheduled, Some(span)) => write!(f, ": its moment comes in {span}")?,
             (Reason::BackOff, Some(span)) => write!(f, "; the next attempt is in {span}")?,
             (Reason::Holding, Some(span)) => write!(f, "; that ends in {span}")?,
             (_, Some(span)) => write!(f, "; the next probe is in {span}")?,

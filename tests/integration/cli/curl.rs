@@ -128,9 +128,12 @@ fn json_has_the_parts_and_the_command() {
     assert_eq!(shown["proxy"], "proxy.example:3128");
     let command = shown["command"].as_str().unwrap();
     assert!(
-        command.starts_with("curl --request PUT") && !command.contains("user:pw"),
+        command.starts_with("curl --request PUT")
+            && !command.contains("pw@")
+            && command.contains("--proxy-user \"$PROXY_LOGIN\""),
         "{command}"
     );
+    assert!(ran.err.contains("$PROXY_LOGIN"), "{ran:?}");
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn the_whole_file_is_explained_by_groups() {
     let desk = Desk::new();
     assert_eq!(desk.done(["why", "till.db"]), "nothing is waiting\n");
     let empty = desk.json(["why", "till.db", "--json"]);
-    assert_eq!(empty, json!({"groups": [], "dead": []}));
+    assert_eq!(empty, json!({"groups": [], "dead": [], "conflicts": 0}));
     for key in ["S-1", "S-2", "S-3"] {
         desk.put("sales", key, "text");
     }
@@ -87,6 +87,35 @@ fn the_whole_file_is_explained_by_groups() {
         text.contains("later: 1 message\n") && !text.contains('\u{1b}'),
         "{text}"
     );
+}
+
+#[test]
+fn what_waits_for_a_person_is_not_nothing() {
+    let desk = Desk::new();
+    desk.sql()
+        .execute_batch(
+            "INSERT INTO outbox (channel, dedupe_key, payload) VALUES ('sales', 'S-1', '1');
+             INSERT INTO outbox (channel, dedupe_key, payload) VALUES ('sales', 'S-1', '2')
+               ON CONFLICT (channel, dedupe_key) DO NOTHING;",
+        )
+        .unwrap();
+    desk.done(["cancel", "till.db", "S-1"]);
+    let text = desk.done(["why", "till.db"]);
+    assert!(text.starts_with("1 conflict waits for a person"), "{text}");
+    assert!(!text.contains("nothing is waiting"), "{text}");
+    assert_eq!(desk.json(["why", "till.db", "--json"])["conflicts"], 1);
+}
+
+#[test]
+fn a_schedule_is_told_in_one_span() {
+    let desk = Desk::new();
+    desk.done(["enqueue", "till.db", "--channel=a", "--delay=2h", "{}"]);
+    let text = desk.done(["why", "till.db", "1"]);
+    assert!(
+        text.starts_with("Message 1 of a is scheduled: its moment comes in "),
+        "{text}"
+    );
+    assert!(!text.contains(" now"), "{text}");
 }
 
 #[test]

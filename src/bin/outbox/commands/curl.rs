@@ -67,6 +67,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     {
         note("the signature is made when the request is sent: fill in $TIMESTAMP and $SIGNATURE");
     }
+    if preview.proxy_login {
+        note("the proxy wants a login: set $PROXY_LOGIN to USER:PASSWORD");
+    }
     let mut out = Out::new();
     let command = command(&preview, &entry.payload);
     if arguments.format.json {
@@ -131,7 +134,12 @@ fn command(preview: &Preview, payload: &[u8]) -> String {
         parts.push("--header 'content-type:'".into());
     }
     match &preview.proxy {
-        Some(proxy) => parts.push(format!("--proxy {}", quoted(&format!("http://{proxy}")))),
+        Some(proxy) => {
+            parts.push(format!("--proxy {}", quoted(&format!("http://{proxy}"))));
+            if preview.proxy_login {
+                parts.push("--proxy-user \"$PROXY_LOGIN\"".into());
+            }
+        }
         None => parts.push("--noproxy '*'".into()),
     }
     if let Some(file) = &preview.ca_file {

@@ -42,7 +42,7 @@ pub(crate) enum Command {
     Why(why::Arguments),
     /// Send dead, expired or cancelled messages after all
     ///
-    /// They are due at once, with all their attempts, the same message id and the same bytes. --all
+    /// They are due at once, with a fresh budget of attempts, the same message id and the same bytes. --all
     /// means the dead letters, unless --status says otherwise.
     #[command(after_help = "\
 Examples:

@@ -34,6 +34,10 @@ pub(crate) struct Arguments {
     format: Format,
 }
 
+const CONFLICTS: &str = "A key was taken by other content, and the later message is not sent. It \
+    is in the table outbox_conflict: compare it with the key's holder, enqueue what is missing \
+    under another key, delete the rest.";
+
 #[derive(Serialize)]
 struct One<'a> {
     id: i64,
@@ -79,6 +83,7 @@ impl<'a> One<'a> {
 struct Whole<'a> {
     groups: Vec<Group<'a>>,
     dead: Vec<Dead<'a>>,
+    conflicts: u64,
 }
 
 #[derive(Serialize)]
@@ -146,6 +151,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
 
 fn whole(outbox: &Outbox, groups: &[WhyGroup], json: bool, out: &mut Out) -> anyhow::Result<()> {
     let dead = outbox.dead_reasons()?;
+    let conflicts = outbox.stats()?.conflicts;
     if json {
         return out.json(&Whole {
             groups: groups
@@ -156,6 +162,7 @@ fn whole(outbox: &Outbox, groups: &[WhyGroup], json: bool, out: &mut Out) -> any
                 })
                 .collect(),
             dead: dead.iter().map(Dead::new).collect(),
+            conflicts,
         });
     }
     let mut first = true;
@@ -201,6 +208,14 @@ fn whole(outbox: &Outbox, groups: &[WhyGroup], json: bool, out: &mut Out) -> any
             quoted(&reason.code)
         );
         out.line(format!("Mend the cause, then: {}", scrub(&command)))?;
+    }
+    if conflicts > 0 {
+        if !std::mem::take(&mut first) {
+            out.line("")?;
+        }
+        let head = count(conflicts, "conflict waits", "conflicts wait");
+        out.line(out.paint(Tone::Bad, &format!("{head} for a person")))?;
+        out.paragraph("", Tone::Plain, CONFLICTS)?;
     }
     match first {
         true => out.line("nothing is waiting"),
