@@ -93,7 +93,7 @@ impl Channel {
     }
 
     /// Takes the probe slot: whoever looks next waits for another interval.
-    pub(crate) fn take_probe(&mut self, took: Turn, now: i64, dice: &mut Dice) {
+    pub(crate) fn take_probe(&mut self, took: Turn, now: i64) {
         self.turn = match took {
             Turn::Fresh => Turn::Retry,
             Turn::Retry => Turn::Fresh,
@@ -103,7 +103,8 @@ impl Channel {
         if self.state == ChannelState::Holding {
             self.state = ChannelState::Offline;
         }
-        self.until = Some(now.saturating_add(self.wait(dice)));
+        // Until its answer is here, nobody else probes; nor for longer than any wait of ours.
+        self.until = Some(now.saturating_add(PROBE_CEILING));
     }
 
     /// Makes the next probe due. A hold the receiver asked for stays in force; where the clock has
@@ -114,7 +115,23 @@ impl Channel {
             ChannelState::Holding => hold_end,
             _ => Some(now),
         };
-        self.until = self.until.map(|known| known.min(until.unwrap_or(known)));
+        if let Some(until) = until {
+            self.until = self.until.map(|known| known.min(until));
+            self.since = self.since.map(|since| since.min(now));
+        }
+    }
+
+    /// A hold that began in the future was asked for before the clock went back, and by how much
+    /// it did nobody knows: the receiver gets its whole span, from now.
+    pub(crate) fn mend_hold(&mut self, now: i64) {
+        if self.state == ChannelState::Holding
+            && let (Some(since), Some(until)) = (self.since, self.until)
+            && since > now.saturating_add(1_000)
+        {
+            let span = until.saturating_sub(since);
+            self.until = Some(now.saturating_add(span.clamp(0, crate::retry::HOLD_MAX)));
+            self.since = Some(now);
+        }
     }
 
     /// Whether the receiver's wish to be left alone is still in force.

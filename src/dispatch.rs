@@ -41,6 +41,8 @@ pub struct Delivery {
     pub charged: u32,
     /// When it was enqueued, in milliseconds since 1970 UTC.
     pub created_at: i64,
+    /// Not to be sent after this moment, in milliseconds since 1970 UTC.
+    pub expires_at: Option<i64>,
 }
 
 /// Runs within the transaction that records a delivery.

@@ -348,6 +348,26 @@ const RESERVED: [&str; 20] = [
     "x-auth-token",
 ];
 
+/// Parts of header names that speak of credentials, whatever else stands around them.
+const SECRETIVE: [&str; 9] = [
+    "apikey",
+    "api-key",
+    "access-key",
+    "subscription-key",
+    "cookie",
+    "password",
+    "secret",
+    "token",
+    "authorization",
+];
+
+fn is_reserved(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    RESERVED.contains(&name.as_str())
+        || SECRETIVE.iter().any(|part| name.contains(part))
+        || name.ends_with("auth")
+}
+
 /// Checks extra headers: also used for rows that foreign hands wrote.
 pub(crate) fn headers(headers: &BTreeMap<String, String>) -> Result<()> {
     let mut size = 0;
@@ -357,7 +377,7 @@ pub(crate) fn headers(headers: &BTreeMap<String, String>) -> Result<()> {
         if key.is_empty() || !key.bytes().all(token) {
             return Err(invalid("header name", format!("{key:?} is not a token")));
         }
-        if RESERVED.contains(&key.to_ascii_lowercase().as_str()) {
+        if is_reserved(key) {
             return Err(invalid(
                 "header",
                 format!("{key} belongs to the route, not to a message"),

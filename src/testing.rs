@@ -293,7 +293,8 @@ impl Inline {
         } = run;
         let clock = &self.clock;
         let reports = &mut self.reports;
-        let mut may_send = |_: &_| lease.holds(Instant::read(clock.as_ref()));
+        let mut may_send =
+            |delivery: &Delivery| lease.allows(delivery, Instant::read(clock.as_ref()));
         let mut report = |delivery: Delivery, outcome: Option<Outcome>| {
             reports.push(Report {
                 run: number,

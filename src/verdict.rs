@@ -46,6 +46,8 @@ pub(crate) struct Facts {
     pub(crate) first_charged_at: Option<i64>,
     /// Whether it went out as its channel's probe.
     pub(crate) probe: bool,
+    /// Whether the clock can be believed.
+    pub(crate) clock_trusted: bool,
 }
 
 /// Judges one attempt. Changes `channel` and nothing else.
@@ -109,8 +111,9 @@ fn failed(
     let wish = failure.retry_after.map(hold_for).filter(|wish| *wish > 0);
     match wish {
         Some(span) if policy.hold == Hold::Channel => channel.hold(span, &failure, now),
-        // A limit of this recipient says nothing about the others.
-        Some(_) => {}
+        // A limit of this recipient says nothing about the others, once the receiver is known to
+        // be well.
+        Some(_) if charged => {}
         // A channel that just delivered is healthy: the failure is the message's own.
         _ if charged && channel.state == ChannelState::Ok => {}
         _ => {
@@ -126,9 +129,12 @@ fn failed(
     }
     let attempts = facts.attempts.saturating_add(1);
     let first = facts.first_charged_at.unwrap_or(now);
-    let old_enough = now.saturating_sub(first) >= millis(policy.min_dead_age);
+    // A clock that cannot be believed tells no age.
+    let age = now.saturating_sub(first);
+    let due = millis(policy.min_dead_age);
+    let old_enough = due == 0 || (age >= due && facts.clock_trusted);
     // While the channel is suspected of rejecting everything, nobody dies by it.
-    let suspected = channel.state == ChannelState::Rejecting;
+    let suspected = channel.rejections >= policy.brake;
     if attempts >= policy.max_attempts && old_enough && !suspected {
         return Verdict::Dead {
             attempts,

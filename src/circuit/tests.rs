@@ -48,14 +48,14 @@ fn probes_alternate_between_fresh_and_failed_whichever_was_taken() {
     for took in [Turn::Fresh, Turn::Retry, Turn::Fresh, Turn::Retry] {
         now = until(&channel);
         assert_eq!(channel.admission(now), Admission::Probe(took));
-        channel.take_probe(took, now, &mut dice);
+        channel.take_probe(took, now);
         // The slot is taken: another process, or the next cycle, waits.
         assert_eq!(channel.admission(now), Admission::Closed(channel.until));
         channel.open(ChannelState::Offline, &failure(), true, now, &mut dice);
     }
     // No fresh message was there, so a failed one went: the next turn is a fresh one's.
     channel.turn = Turn::Fresh;
-    channel.take_probe(Turn::Retry, now, &mut dice);
+    channel.take_probe(Turn::Retry, now);
     assert_eq!(channel.turn, Turn::Fresh);
 }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::circuit::{Admission, Turn};
-use crate::clock::Dice;
 use crate::dispatch::Delivery;
 use crate::drain::flight::{ClaimedRun, Lease};
 use crate::drain::transact::{Channels, Effects, Transact, Trouble};
@@ -26,7 +25,6 @@ impl Transact<'_> {
         &self,
         names: &[String],
         channels: &mut Channels<'_>,
-        dice: &mut Dice,
         effects: &mut Effects,
     ) -> Result<(), Trouble> {
         let mut open = Vec::new();
@@ -35,10 +33,12 @@ impl Transact<'_> {
             if first.is_none_or(|first| first > self.at.wall) {
                 continue;
             }
-            match channels.get(name).admission(self.at.wall) {
+            let state = channels.get(name);
+            state.mend_hold(self.at.wall);
+            match state.admission(self.at.wall) {
                 Admission::Closed(_) => {}
                 Admission::Probe(_) if self.memory.flight.probing(name) => {}
-                Admission::Probe(turn) => self.probe(name, turn, channels, dice, effects)?,
+                Admission::Probe(turn) => self.probe(name, turn, channels, effects)?,
                 Admission::Open => open.push(name),
             }
         }
@@ -102,7 +102,6 @@ impl Transact<'_> {
         name: &str,
         turn: Turn,
         channels: &mut Channels<'_>,
-        dice: &mut Dice,
         effects: &mut Effects,
     ) -> Result<(), Trouble> {
         let order = match turn {
@@ -116,7 +115,7 @@ impl Transact<'_> {
                     bytes: 1,
                 };
                 if self.launch(name, head, true, &mut room, effects)? {
-                    channels.get(name).take_probe(took, self.at.wall, dice);
+                    channels.get(name).take_probe(took, self.at.wall);
                     return Ok(());
                 }
             }

@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use crate::clock::{Instant, millis};
 use crate::dispatch::{Delivery, Outcome};
+
+/// A wake lets another probe go when the one that is out has been for longer.
+const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a run may be sent, on both clocks: wall time is what other processes see, monotonic
 /// time is what a clock that was set back cannot stretch. Shared with the worker.
@@ -16,6 +19,7 @@ pub(crate) struct Lease {
     monotonic: AtomicI64,
     /// Monotonic milliseconds since when a message of the run is on the wire, or -1.
     sending_since: AtomicI64,
+    recalled: AtomicBool,
 }
 
 impl Lease {
@@ -24,12 +28,20 @@ impl Lease {
             wall: AtomicI64::new(wall),
             monotonic: AtomicI64::new(millis(monotonic)),
             sending_since: AtomicI64::new(-1),
+            recalled: AtomicBool::new(false),
         }
     }
 
-    /// Whether both clocks say that the claim is still ours.
-    pub(crate) fn holds(&self, at: Instant) -> bool {
-        self.left(at) > 0
+    /// Whether a message of the run may be sent: both clocks say that the claim is still ours, the
+    /// channel has not got into trouble since, and the message has not expired.
+    pub(crate) fn allows(&self, delivery: &Delivery, at: Instant) -> bool {
+        let in_time = delivery.expires_at.is_none_or(|it| at.wall < it);
+        in_time && self.left(at) > 0 && !self.recalled.load(Ordering::Acquire)
+    }
+
+    /// Nothing more of the run is sent; what is on the wire stays ours.
+    pub(crate) fn recall(&self) {
+        self.recalled.store(true, Ordering::Release);
     }
 
     pub(crate) fn extend(&self, wall: i64, monotonic: Duration) {
@@ -171,6 +183,21 @@ impl Flight {
                 })
         };
         self.runs.iter().flat_map(open).collect()
+    }
+
+    /// Keeps what is left of the channel's runs from being sent, but for its probe.
+    pub(crate) fn recall(&self, channel: &str) {
+        let runs = self.runs.values();
+        for run in runs.filter(|run| run.channel == channel && !run.probe) {
+            run.lease.recall();
+        }
+    }
+
+    /// A probe that has been out for a while holds the door no longer: another may go.
+    pub(crate) fn release_probes(&mut self, now: Duration) {
+        for run in self.runs.values_mut() {
+            run.probe &= !run.lease.overdue(now, PROBE_PATIENCE);
+        }
     }
 
     pub(crate) fn get(&self, run: u64) -> Option<&Flown> {

@@ -132,7 +132,10 @@ impl Drainer {
         }
         let at = Instant::read(clock.as_ref());
         let channels = channel::load_all(&conn)?;
-        let changed = channels.values().filter_map(|it| it.since).max();
+        // One that lies more than a year ahead was stamped by a clock that has been mended since.
+        let plausible = at.wall.saturating_add(365 * 24 * 3600 * 1000);
+        let since = channels.values().filter_map(|it| it.since);
+        let changed = since.filter(|since| *since < plausible).max();
         Ok(Self {
             watch: ClockWatch::new(at, changed.max(upkeep::newest_enqueue(&conn)?)),
             memory: Memory::new(channels),
@@ -169,11 +172,18 @@ impl Drainer {
     /// Brings probes forward, and messages that were given back with a short delay: connectivity
     /// may be back. With `all`, back-off is ignored once as well; schedules never are.
     pub(crate) fn wake(&mut self, all: bool) {
+        let now = self.clock.monotonic();
+        self.memory.flight.release_probes(now);
         self.memory.wish(match all {
             true => Pull::everything(),
             false => Pull::given_back(),
         });
         self.look_at = Duration::ZERO;
+    }
+
+    /// Sends nothing more of what is claimed in this channel, but for what is on the wire.
+    pub(crate) fn recall(&self, channel: &str) {
+        self.memory.flight.recall(channel);
     }
 
     /// Claims nothing more.

@@ -75,6 +75,7 @@ impl Transact<'_> {
                 false => None,
             },
             probe: flown.is_some_and(|run| run.probe),
+            clock_trusted: self.trusted,
         };
         let state = channels.get(name);
         note_skew(state, outcome, self.at.wall);

@@ -25,8 +25,10 @@ const EXPIRE_STEP: usize = 64;
 /// Stale claims looked at per channel: all that any process can have left, or nearly so, since each
 /// of them has to be seen twice.
 const STALE_STEP: usize = 8192;
-/// A message that was lost with its process this often is charged like a failure.
-const LOSSES_FORGIVEN: u32 = 3;
+/// A message that was lost with its process more often than this waits a little.
+const LOSSES_FORGIVEN: u32 = 10;
+/// And how long it then waits at most, in milliseconds: power cuts are not its fault.
+const LOSS_DELAY: i64 = 60_000;
 
 /// Why the transaction has to be given up.
 #[derive(Debug)]
@@ -136,7 +138,7 @@ impl Transact<'_> {
             let names = self.channel_names(&mut effects)?;
             self.pull(&mut channels, &mut effects)?;
             self.take_back(&names, &mut effects)?;
-            self.claim(&names, &mut channels, dice, &mut effects)?;
+            self.claim(&names, &mut channels, &mut effects)?;
         }
         self.save(channels, &mut effects)?;
         Ok(effects)
@@ -256,7 +258,7 @@ impl Transact<'_> {
         let run = key.map(|key| (channel, key, stale.lease));
         self.guarded(stale.id, effects, |_| {
             for id in settle::take_back(self.conn, claim, run)? {
-                self.note_loss(channel, id)?;
+                self.note_loss(id)?;
             }
             Ok(())
         })?;
@@ -264,14 +266,12 @@ impl Transact<'_> {
     }
 
     /// A message that ends its process each time must not do so in a tight loop.
-    fn note_loss(&self, channel: &str, id: i64) -> rusqlite::Result<()> {
+    fn note_loss(&self, id: i64) -> rusqlite::Result<()> {
         let failure = Failure::new("lost", "the process that was sending it ended");
         let losses = settle::losses(self.conn, id)?.saturating_add(1);
         settle::log_attempt(self.conn, id, &failure, 0, 0, self.at.wall)?;
         if losses > LOSSES_FORGIVEN {
-            let policy = self.settings.policy_of(channel);
-            let doublings = losses.saturating_sub(LOSSES_FORGIVEN);
-            let wait = policy.delay_after(doublings, &mut Dice::seeded(id.unsigned_abs()));
+            let wait = Dice::seeded(id.unsigned_abs()).between(LOSS_DELAY / 2, LOSS_DELAY);
             settle::postpone(self.conn, id, self.at.wall.saturating_add(wait))?;
         }
         Ok(())

@@ -37,7 +37,12 @@ impl Reply {
 
     /// The body as JSON, if it is that.
     pub fn json(&self) -> Option<Value> {
-        serde_json::from_slice(&self.body).ok()
+        // Some servers begin with a byte order mark.
+        let text = self
+            .body
+            .strip_prefix(b"\xEF\xBB\xBF")
+            .unwrap_or(&self.body);
+        serde_json::from_slice(text).ok()
     }
 
     /// Whether the body ended as announced, within 64 KiB and the time allowed.

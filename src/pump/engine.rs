@@ -226,6 +226,7 @@ impl Engine<'_> {
                 && *state != ChannelState::Ok
             {
                 self.release(shop.work.withdraw(channel));
+                self.drainer.recall(channel);
             }
         }
         for run in cycle.runs.drain(..) {

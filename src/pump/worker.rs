@@ -45,14 +45,14 @@ impl Shop {
         } = run;
         let started = std::cell::Cell::new(self.clock.monotonic());
         let panic = std::cell::RefCell::new(None::<String>);
-        let mut may_send = |_: &_| {
+        let mut may_send = |delivery: &crate::dispatch::Delivery| {
             if !self.work.may_go_on() {
                 return false;
             }
             let at = Instant::read(self.clock.as_ref());
             started.set(at.monotonic);
             lease.sending(Some(at.monotonic));
-            lease.holds(at)
+            lease.allows(delivery, at)
         };
         let mut report = |delivery: crate::dispatch::Delivery, outcome: Option<Outcome>| {
             let (id, claims) = (delivery.id, i64::from(delivery.attempt));

@@ -53,7 +53,7 @@ pub(crate) const TAKE: &str = "
 UPDATE outbox SET status = 'sending', claims = claims + 1, next_attempt_at = ?2, settled_at = NULL
  WHERE id = ?1 AND (status = 'pending' OR status = 'waiting')
 RETURNING id, message_id, channel, dedupe_key, event_type, recipient, ordering_key, principal,
-          content_type, headers, payload, claims, attempts, created_at";
+          content_type, headers, payload, claims, attempts, created_at, expires_at";
 
 /// The earliest due time of a channel; 0 for a fresh message. Index `outbox_due`.
 pub(crate) const FIRST_PENDING: &str = "
@@ -206,6 +206,7 @@ fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
     let claims: i64 = row.get("claims")?;
     let attempts: i64 = row.get("attempts")?;
     let created_at: i64 = row.get("created_at")?;
+    let expires_at: Option<i64> = row.get("expires_at")?;
     let payload = match row.get_ref("payload")? {
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.to_vec(),
         other => {
@@ -262,6 +263,7 @@ fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
             attempt: u32::try_from(claims).unwrap_or(u32::MAX),
             charged: u32::try_from(attempts).unwrap_or(0),
             created_at,
+            expires_at,
         })
     })())
 }

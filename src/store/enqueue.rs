@@ -184,8 +184,8 @@ fn duplicate(conn: &Connection, message: &Message, holder: Holder, now: i64) -> 
     let id = holder.id;
     match message.on_duplicate {
         OnDuplicate::Fail => Err(Error::Duplicate { id }),
-        _ if holder.same => Ok(Enqueued::Duplicate { id }),
-        OnDuplicate::Replace if holder.replaceable => {
+        // Whether a span ends at the same moment nobody can say: the latest holds.
+        OnDuplicate::Replace if holder.replaceable && (!holder.same || spans(message)) => {
             let changed = conn.prepare_cached(REPLACE)?.execute(named_params! {
                 ":id": id,
                 ":event_type": message.event_type,
@@ -203,8 +203,15 @@ fn duplicate(conn: &Connection, message: &Message, holder: Holder, now: i64) -> 
                 _ => Ok(Enqueued::Replaced { id }),
             }
         }
+        _ if holder.same => Ok(Enqueued::Duplicate { id }),
         _ => Ok(Enqueued::Conflict { id }),
     }
+}
+
+/// Whether the message has times that are counted from the enqueue.
+fn spans(message: &Message) -> bool {
+    let relative = |it: Option<Moment>| matches!(it, Some(Moment::In(_)));
+    relative(message.available) || relative(message.expires)
 }
 
 /// Compares here, on bytes: in SQL a text never equals a blob, and a cast depends on the file's

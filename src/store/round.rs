@@ -31,7 +31,7 @@ const EMPTIED: &str = "payloads_emptied_until";
 /// counts from when it was noticed. Index `outbox_settled`.
 pub(crate) const ODD: [&str; 3] = [
     settled!("id", "settled_at IS NULL AND ?3 > 0 LIMIT ?4"),
-    settled!("id", "settled_at < min(?3, 1577836800000) LIMIT ?4"),
+    settled!("id", "settled_at < min(?3, 1767225600000) LIMIT ?4"),
     settled!("id", "settled_at > ?3 LIMIT ?4"),
 ];
 

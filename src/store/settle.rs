@@ -13,7 +13,7 @@ use crate::verdict::Verdict;
 pub(crate) const SENT: &str = "
 UPDATE outbox SET status = 'sent', settled_at = :now, last_attempt_at = :now, last_error = NULL,
        provider_id = coalesce(provider_id, :provider_id), answer = coalesce(answer, :answer)
- WHERE id = :id AND claims = :claims AND status = 'sending'";
+ WHERE id = :id AND claims = :claims AND status = 'sending' AND settled_at IS NULL";
 
 /// An earlier holder delivered it: nothing the present one says can undo that.
 pub(crate) const CONFIRM: &str = "

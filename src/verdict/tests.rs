@@ -38,6 +38,7 @@ fn judged(outcome: Outcome, facts: Facts, channel: &mut Channel, policy: &Policy
 fn probe() -> Facts {
     Facts {
         probe: true,
+        clock_trusted: true,
         ..Facts::default()
     }
 }
@@ -194,6 +195,7 @@ fn only_the_budget_and_the_age_together_kill() {
             attempts,
             first_charged_at: age.map(|age| NOW - age),
             probe: false,
+            clock_trusted: true,
         };
         let mut channel = channel(Flowing, true);
         let verdict = judged(Outcome::Retry(failure()), facts, &mut channel, &policy);
@@ -215,6 +217,7 @@ fn only_the_budget_and_the_age_together_kill() {
         attempts: u32::MAX,
         first_charged_at: Some(i64::MIN),
         probe: false,
+        clock_trusted: true,
     };
     for state in ALL {
         let mut channel = channel(state, false);
@@ -263,9 +266,14 @@ fn a_message_waits_as_long_as_the_receiver_asked() {
         Verdict::Again { due, .. } => due - NOW,
         other => panic!("{other:?}"),
     };
-    for (hold, state) in [(Hold::Channel, Holding), (Hold::Message, Flowing)] {
+    // A wish for one message says nothing about the others, unless nothing shows that the receiver
+    // is well at all.
+    for (hold, states) in [
+        (Hold::Channel, [Holding, Holding]),
+        (Hold::Message, [Offline, Flowing]),
+    ] {
         let policy = Policy::default().retry_after(hold);
-        for evidence in [false, true] {
+        for (evidence, state) in [false, true].into_iter().zip(states) {
             let mut channel = channel(Flowing, evidence);
             let outcome = Outcome::Retry(holding(600));
             let verdict = judged(outcome, Facts::default(), &mut channel, &policy);
@@ -278,6 +286,7 @@ fn a_message_waits_as_long_as_the_receiver_asked() {
         attempts: 30,
         first_charged_at: Some(NOW),
         probe: false,
+        clock_trusted: true,
     };
     let policy = Policy::default();
     let mut channel = channel(Flowing, true);
@@ -301,6 +310,7 @@ fn a_message_given_back_waits_seconds_and_is_not_charged() {
         attempts: 7,
         first_charged_at: Some(NOW - DAY),
         probe: true,
+        clock_trusted: true,
     };
     let outcomes: [Make; 4] = [
         || Outcome::Retry(failure()),
@@ -331,6 +341,7 @@ fn no_clock_and_no_wish_makes_the_arithmetic_overflow() {
                             attempts,
                             first_charged_at: first,
                             probe: true,
+                            clock_trusted: true,
                         };
                         let mut channel = channel(Offline, evidence);
                         channel.failures = u32::MAX;

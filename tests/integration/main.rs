@@ -30,6 +30,7 @@ mod operators;
 mod order;
 #[cfg(feature = "http")]
 mod processes;
+mod promises;
 mod pump;
 mod readme;
 mod reads;
