@@ -25,6 +25,16 @@ fn becomes(desk: &Desk, key: &str, status: &str) {
     }
 }
 
+/// Waits until the sale with this key is sent; another channel may have the key too.
+fn sent(desk: &Desk, key: &str) {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let show = ["show", "till.db", key, "--channel=sales", "--json"];
+    while desk.json(show)["status"] != "sent" {
+        assert!(std::time::Instant::now() < until, "{key}");
+        std::thread::yield_now();
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn it_sends_what_comes_and_stops_when_asked_to() {
@@ -145,10 +155,10 @@ fn troubles_are_lines() {
     });
     settings(&desk, &server.url("/sales"));
     desk.put("whatsapp", "W-1", "text");
-    desk.put("sales", "S-1", "text");
     let mut service = desk.start(["run", "till.db", "--config", "outbox.toml"]);
     let line = service.err("no section of the settings serves it");
     assert!(line.contains("whatsapp"), "{line}");
+    desk.put("sales", "S-1", "text");
     let line = service.err("message 2 is a dead letter");
     assert!(
         line.contains("no such article") && !line.contains('\u{1b}'),
@@ -160,6 +170,34 @@ fn troubles_are_lines() {
     service.signal("-TERM");
     service.err("stopped");
     assert_eq!(service.end().code, 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_channel_without_a_route_is_named_once_whenever_it_appears() {
+    let desk = Desk::new();
+    let server = Server::start(|_| ok());
+    settings(&desk, &server.url("/sales"));
+    desk.put("early", "E-1", "text");
+    let mut service = desk.start(RUN);
+    assert_eq!(service.event("unrouted")["channel"], "early");
+    desk.put("late", "L-1", "text");
+    assert_eq!(service.event("unrouted")["channel"], "late");
+    for key in ["L-2", "L-3"] {
+        desk.put("late", key, "text");
+        desk.put("sales", key, "text");
+        sent(&desk, key);
+    }
+    service.signal("-HUP");
+    let again = [service.event("unrouted"), service.event("unrouted")];
+    assert_eq!(
+        again.map(|it| it["channel"].clone()),
+        [json!("early"), json!("late")],
+        "new settings may serve them, so they are told anew"
+    );
+    service.signal("-TERM");
+    let ran = service.end();
+    assert!(!ran.out.contains("unrouted"), "{ran:?}");
 }
 
 #[cfg(unix)]

@@ -32,7 +32,6 @@ pub(super) enum Line {
     },
     Unrouted {
         channel: String,
-        unsent: u64,
     },
     Dead {
         id: i64,
@@ -74,6 +73,9 @@ impl Line {
                 state: state.as_str(),
                 reason: reason.clone(),
             },
+            Event::Unrouted { channel } => Self::Unrouted {
+                channel: channel.clone(),
+            },
             Event::Dead { id, channel, error } => Self::Dead {
                 id: *id,
                 channel: channel.clone(),
@@ -112,9 +114,9 @@ impl Line {
                 Some(reason) => format!("{channel}: {state}: {reason}"),
                 None => format!("{channel}: {state}"),
             },
-            Self::Unrouted { channel, unsent } => format!(
-                "{channel}: no section of the settings serves it; unsent messages: {unsent}"
-            ),
+            Self::Unrouted { channel } => {
+                format!("{channel}: messages wait, and no section of the settings serves it")
+            }
             Self::Dead { id, channel, error } => {
                 format!("{channel}: message {id} is a dead letter: {error}")
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use sqlite_outbox::{Dispatcher, Event, HttpDispatcher, Outbox, Pump};
+use sqlite_outbox::{Event, Outbox, Pump};
 
 use crate::args::{self, Database, Exit, Format};
 use crate::logger::{self, Loudness, Role};
@@ -64,14 +64,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let options = Outbox::options().observer(observer);
     let outbox = arguments.database.open_with(options)?;
     loaded.apply(&outbox)?;
-    let dispatcher = loaded.dispatcher.clone();
     let pump = start(&outbox, loaded)?;
     // A hint only: without it the probes find the network again within a minute.
     #[cfg(feature = "netwatch")]
     let _watch = sqlite_outbox::netwatch::watch(&outbox)
         .inspect_err(|error| log::warn!(target: "outbox", "{error}"));
     teller.say(Line::Started);
-    unrouted(&outbox, &dispatcher, &teller);
     let mut service = Service {
         arguments,
         outbox,
@@ -158,13 +156,11 @@ impl Service<'_> {
             Ok(loaded) => loaded,
             Err(error) => return self.kept(&error),
         };
-        let dispatcher = loaded.dispatcher.clone();
         match start(&self.outbox, loaded) {
             Ok(fresh) => {
                 let old = std::mem::replace(&mut self.pump, fresh);
                 self.retire(old);
                 self.teller.say(Line::Reloaded);
-                unrouted(&self.outbox, &dispatcher, &self.teller);
             }
             Err(error) => self.kept(&error.into()),
         }
@@ -202,20 +198,5 @@ impl Service<'_> {
         stopped.context("what was under way could not be recorded and may be sent again")?;
         self.teller.say(Line::Stopped);
         Ok(())
-    }
-}
-
-/// Names the channels whose messages nobody sends.
-fn unrouted(outbox: &Outbox, dispatcher: &HttpDispatcher, teller: &Teller) {
-    // Only a hint: what keeps it from being read is told by the pump.
-    let Ok(stats) = outbox.stats() else { return };
-    for channel in stats.channels {
-        let unsent = channel.counts.unsent();
-        if unsent > 0 && !dispatcher.serves(&channel.channel) {
-            teller.say(Line::Unrouted {
-                channel: channel.channel,
-                unsent,
-            });
-        }
     }
 }
