@@ -213,7 +213,8 @@ impl Keys {
     fn hidden(&self) -> Vec<String> {
         let all = self.credentials.iter().chain(&self.sign);
         let texts = all.flat_map(|it| it.header().2);
-        texts.filter(|it| it.len() >= HIDDEN).collect()
+        let long = texts.filter(|it| it.len() >= HIDDEN);
+        long.flat_map(|it| spellings(&it)).collect()
     }
 
     /// Takes the secrets out of a text for people.
@@ -235,6 +236,29 @@ impl Keys {
         }
         outcome
     }
+}
+
+/// A secret as an answer may repeat it: as it is, in JSON with and without escaped slashes, in a
+/// URL, in HTML.
+fn spellings(secret: &str) -> Vec<String> {
+    let quoted = serde_json::to_string(secret).unwrap_or_default();
+    let json = quoted.trim_matches('"').to_owned();
+    let url = percent_encoding::utf8_percent_encode(secret, percent_encoding::NON_ALPHANUMERIC);
+    let html = secret
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;");
+    let mut all = vec![
+        secret.to_owned(),
+        json.replace('/', "\\/"),
+        json,
+        url.to_string(),
+        html,
+    ];
+    all.retain(|it| it.len() >= HIDDEN);
+    all.dedup();
+    all
 }
 
 fn without_text(text: String, hidden: &[String]) -> String {

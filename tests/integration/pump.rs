@@ -328,3 +328,37 @@ fn a_row_that_an_application_trigger_protects_does_not_stop_the_others() {
         .unwrap();
     assert_eq!((report.sent, report.unsent), (19, 1));
 }
+
+/// A probe into a black hole used to keep every hint out until its timeout.
+#[test]
+fn a_wake_sends_another_probe_when_the_one_that_is_out_hangs() {
+    let till = Till::new();
+    let (outbox, events) = observed(&till);
+    for i in 0..5 {
+        put(&outbox, &Message::text("sales", i.to_string())).unwrap();
+    }
+    let calls = std::sync::Arc::new(AtomicUsize::new(0));
+    let (release, released) = bounded::<()>(0);
+    let receiver = {
+        let calls = calls.clone();
+        move |_: &Delivery| match calls.fetch_add(1, Ordering::SeqCst) {
+            0 | 1 => Ok(Outcome::unreachable("refused")),
+            2 => {
+                let _ = released.recv();
+                Ok(Outcome::unreachable("timeout"))
+            }
+            _ => Ok(Outcome::delivered()),
+        }
+    };
+    let pump = outbox.pump(receiver).start().unwrap();
+    let until = Instant::now() + HANG;
+    while calls.load(Ordering::SeqCst) < 3 && Instant::now() < until {
+        nap(10);
+    }
+    nap(2_200);
+    assert_eq!(calls.load(Ordering::SeqCst), 3, "it hangs");
+    pump.wake();
+    delivered(&events, 4);
+    drop(release);
+    pump.stop(HANG).unwrap();
+}

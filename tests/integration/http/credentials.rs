@@ -221,3 +221,25 @@ fn no_log_shows_a_secret_except_the_wire_dump_at_trace() {
     let lines: Vec<_> = std::mem::take(&mut *SINK.1.lock().unwrap());
     assert!(lines.is_empty(), "{lines:#?}");
 }
+
+/// PHP's JSON escapes slashes; other servers put what they got into a URL or a page.
+#[test]
+fn a_secret_that_a_receiver_repeats_is_blanked_however_it_is_escaped() {
+    let token = "abc/def&s3cr3t+\"XY";
+    for echo in [
+        r#"{"error":"bad token abc\/def&s3cr3t+\"XY"}"#,
+        r#"{"error":"bad token abc/def&s3cr3t+\"XY"}"#,
+        "see /login?token=abc%2Fdef%26s3cr3t%2B%22XY",
+        "<p>abc/def&amp;s3cr3t+&quot;XY</p>",
+        "abc/def&s3cr3t+\"XY",
+    ] {
+        let server = Server::start(move |_| respond(422, &[], echo));
+        let route = Route::post(server.url("/")).bearer(Secret::value(token));
+        let Outcome::Rejected(failure) = send(&over(route), &sale()) else {
+            panic!("not rejected");
+        };
+        let kept = String::from_utf8(failure.answer.unwrap()).unwrap();
+        assert!(!failure.text.contains("s3cr3t"), "{}", failure.text);
+        assert!(!kept.contains("s3cr3t"), "{kept}");
+    }
+}
