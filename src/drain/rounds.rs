@@ -10,7 +10,7 @@ use crate::store::{Raw, claim, upkeep};
 const PULL_STEP: usize = 256;
 
 impl Transact<'_> {
-    /// The next round of channels that have something unsent and a route, and whether it has all.
+    /// The next round of channels that have something unsent and a route.
     pub(crate) fn channel_names(&self, effects: &mut Effects) -> rusqlite::Result<Vec<String>> {
         let start = &self.memory.cursor;
         let (mut names, mut last) = self.channels_after(start, CHANNELS)?;

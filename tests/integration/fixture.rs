@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use sqlite_outbox::rusqlite::Connection;
+use sqlite_outbox::testing::ManualClock;
 use sqlite_outbox::{Enqueued, Message, Outbox, Result};
 use tempfile::TempDir;
 
@@ -29,6 +30,13 @@ impl Till {
 
     pub(crate) fn open(&self) -> Outbox {
         Outbox::open(&self.path).unwrap()
+    }
+
+    /// The outbox on a clock that is set by hand.
+    pub(crate) fn manual(&self, now: i64) -> (ManualClock, Outbox) {
+        let clock = ManualClock::at(now);
+        let options = Outbox::options().clock(clock.shared());
+        (clock, options.open(&self.path).unwrap())
     }
 
     /// A connection as an application has it, which knows nothing of the outbox.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlite_outbox::testing::{Inline, ManualClock, Script};
+use sqlite_outbox::testing::{Inline, Script};
 use sqlite_outbox::{Delivery, Error, Message, Outbox, Outcome, Policy, Settings, Status};
 
 use crate::fixture::{Till, one, put};
@@ -11,15 +11,6 @@ const NOW: i64 = 1_800_000_000_000;
 
 fn delivered(_: &Delivery) -> anyhow::Result<Outcome> {
     Ok(Outcome::delivered())
-}
-
-fn manual(till: &Till) -> (ManualClock, Outbox) {
-    let clock = ManualClock::at(NOW);
-    let outbox = Outbox::options()
-        .clock(clock.shared())
-        .open(&till.path)
-        .unwrap();
-    (clock, outbox)
 }
 
 /// The obvious repair in `sqlite3` left `settled_at` behind, which passed for an earlier holder's
@@ -73,7 +64,7 @@ fn a_run_ends_before_a_dead_member_of_its_lane() {
 #[test]
 fn a_suspect_that_another_process_took_back_keeps_nobody_awake() {
     let till = Till::new();
-    let (clock, outbox) = manual(&till);
+    let (clock, outbox) = till.manual(NOW);
     put(&outbox, &Message::text("sales", "one")).unwrap();
     let mut crashed = Inline::new(&outbox, Settings::default()).unwrap();
     crashed.step(&Script::default()).unwrap();
@@ -144,7 +135,7 @@ fn times_at_the_ends_of_the_number_line_stop_no_other() {
 #[test]
 fn a_row_whose_expiry_is_refused_stops_no_other() {
     let till = Till::new();
-    let (clock, outbox) = manual(&till);
+    let (clock, outbox) = till.manual(NOW);
     for key in ["bad", "late"] {
         let message = Message::text("sales", key)
             .dedupe_key(key)
@@ -231,7 +222,7 @@ fn a_hook_that_asks_for_another_connection_is_refused_at_once() {
 #[test]
 fn crashed_claims_are_taken_back_however_many_channels_there_are() {
     let till = Till::new();
-    let (clock, outbox) = manual(&till);
+    let (clock, outbox) = till.manual(NOW);
     let channels = 700;
     outbox
         .transaction(|tx| {

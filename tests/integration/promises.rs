@@ -6,27 +6,18 @@ use std::time::Duration;
 use sqlite_outbox::testing::{Inline, ManualClock, Script};
 use sqlite_outbox::{
     ChannelState, Delivery, Enqueued, Failure, Hold, Message, OnDuplicate, Outbox, Outcome, Policy,
-    Receipt, Settings, Status,
+    Receipt, Settings, SettleSync, Status,
 };
 
 use crate::fixture::{Till, put};
 
 const NOW: i64 = 1_800_000_000_000;
 
-fn manual(till: &Till) -> (ManualClock, Outbox) {
-    let clock = ManualClock::at(NOW);
-    let outbox = Outbox::options()
-        .clock(clock.shared())
-        .open(&till.path)
-        .unwrap();
-    (clock, outbox)
-}
-
 /// Expiry was looked at when a run was claimed, and its last message went out minutes later.
 #[test]
 fn a_message_that_expires_while_its_run_is_under_way_is_not_sent() {
     let till = Till::new();
-    let (clock, outbox) = manual(&till);
+    let (clock, outbox) = till.manual(NOW);
     for i in 0..6 {
         let message = Message::text("sales", i.to_string())
             .ordering_key("one")
@@ -87,7 +78,7 @@ fn the_hook_runs_once_for_a_message_that_two_holders_delivered() {
 #[test]
 fn an_outage_that_asks_for_peace_per_message_opens_the_circuit_all_the_same() {
     let till = Till::new();
-    let (clock, outbox) = manual(&till);
+    let (clock, outbox) = till.manual(NOW);
     outbox
         .transaction(|tx| {
             for i in 0..200 {
@@ -121,7 +112,7 @@ fn a_hold_survives_a_restart_with_the_clock_set_back() {
         (3600, 57 * 365 * 86_400),
     ] {
         let till = Till::new();
-        let (clock, outbox) = manual(&till);
+        let (clock, outbox) = till.manual(NOW);
         put(&outbox, &Message::text("sales", "one")).unwrap();
         let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
         let busy = move |_: &Delivery| {
@@ -158,7 +149,7 @@ fn a_hold_survives_a_restart_with_the_clock_set_back() {
 #[test]
 fn several_processes_do_not_probe_together() {
     let till = Till::new();
-    let (clock, outbox) = manual(&till);
+    let (clock, outbox) = till.manual(NOW);
     for i in 0..50 {
         put(&outbox, &Message::text("sales", i.to_string())).unwrap();
     }
@@ -186,7 +177,7 @@ fn several_processes_do_not_probe_together() {
 #[test]
 fn a_doubted_clock_kills_nobody() {
     let till = Till::new();
-    let (clock, outbox) = manual(&till);
+    let (clock, outbox) = till.manual(NOW);
     let policy = Policy::default()
         .max_attempts(3)
         .backoff(Duration::from_secs(1), Duration::from_secs(1));
@@ -221,7 +212,7 @@ fn a_doubted_clock_kills_nobody() {
 #[test]
 fn the_latest_schedule_wins_when_a_message_is_replaced() {
     let till = Till::new();
-    let (_clock, outbox) = manual(&till);
+    let (_clock, outbox) = till.manual(NOW);
     let message = |seconds: u64| {
         Message::text("sales", "one")
             .dedupe_key("S-1")
@@ -278,4 +269,19 @@ fn headers_that_speak_of_credentials_are_refused() {
         &Message::text("sales", "one").header("X-Author", "x"),
     )
     .unwrap();
+}
+
+#[test]
+fn with_a_lazy_sync_a_delivery_is_on_disk_within_about_a_second() {
+    let till = Till::new();
+    let (clock, outbox) = till.manual(NOW);
+    put(&outbox, &Message::bytes("sales", vec![b'x'; 200_000])).unwrap();
+    let settings = Settings::default().settle_sync(SettleSync::Normal);
+    let mut drain = Inline::new(&outbox, settings).unwrap();
+    let size = || std::fs::metadata(&till.path).unwrap().len();
+    drain.until_idle(&Script::default()).unwrap();
+    let before = size();
+    clock.advance(Duration::from_millis(1_100));
+    drain.step(&Script::default()).unwrap();
+    assert!(size() > before + 150_000, "nothing was checkpointed");
 }
