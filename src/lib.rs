@@ -83,6 +83,7 @@
 //! [`testing`] has a clock that is set by hand, a scripted receiver, and a drain that runs step by
 //! step in the calling thread.
 
+#![forbid(unsafe_code)]
 // Without the feature `http` the documentation names a type that is not there.
 #![cfg_attr(not(feature = "http"), allow(rustdoc::broken_intra_doc_links))]
 

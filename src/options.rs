@@ -30,6 +30,7 @@ pub struct Options {
     pub(crate) pool_size: u32,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) on_connect: Option<Arc<ConnectHook>>,
+    pub(crate) vfs: Option<String>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) on_delivered: Option<Arc<DeliveredHook>>,
 }
@@ -42,6 +43,7 @@ impl Default for Options {
             pool_size: 4,
             clock: Arc::new(SystemClock::default()),
             on_connect: None,
+            vfs: None,
             observer: None,
             on_delivered: None,
         }
@@ -98,6 +100,17 @@ impl Options {
         hook: impl Fn(&Connection) -> rusqlite::Result<()> + Send + Sync + 'static,
     ) -> Self {
         self.on_connect = Some(Arc::new(hook));
+        self
+    }
+
+    /// Reaches the file through the SQLite VFS of this name, which the program has registered: an
+    /// encrypted or compressed one, or one of its tests. Default: the system's. The path must name
+    /// a real file all the same.
+    ///
+    /// Opening fails with [`Error::Sqlite`](crate::Error::Sqlite) ("no such vfs") where none is
+    /// registered. Other programs, such as the tool, know nothing of it.
+    pub fn vfs(mut self, name: impl Into<String>) -> Self {
+        self.vfs = Some(name.into());
         self
     }
 

@@ -131,7 +131,7 @@ impl Outbox {
     }
 
     pub(crate) fn with(options: Options, path: &Path, create: bool) -> Result<Self> {
-        let opener = Arc::new(Opener::new(path, options.on_connect)?);
+        let opener = Arc::new(Opener::new(path, options.on_connect, options.vfs)?);
         let pool = Pool::new(opener.clone(), options.pool_size)?;
         let conn = opener.establish(create)?;
         let instance = schema::instance_id(&conn)?.into();

@@ -27,6 +27,7 @@ pub(crate) struct Opener {
     path: PathBuf,
     manager: SqliteConnectionManager,
     hook: Option<Arc<ConnectHook>>,
+    vfs: Option<String>,
     process: u32,
 }
 
@@ -39,7 +40,11 @@ impl std::fmt::Debug for Opener {
 impl Opener {
     /// Checks that `path` can name a file. A relative path is fixed now, so that a program which
     /// changes its directory later goes on with the same file.
-    pub(crate) fn new(path: &Path, hook: Option<Arc<ConnectHook>>) -> Result<Self> {
+    pub(crate) fn new(
+        path: &Path,
+        hook: Option<Arc<ConnectHook>>,
+        vfs: Option<String>,
+    ) -> Result<Self> {
         supported(rusqlite::version_number(), rusqlite::version())?;
         let name = path.as_os_str().as_encoded_bytes();
         // SQLite takes `file:…` for a URI, whatever flags it is opened with.
@@ -55,6 +60,7 @@ impl Opener {
             path,
             manager,
             hook,
+            vfs,
             process: std::process::id(),
         })
     }
@@ -78,10 +84,25 @@ impl Opener {
         if !exists {
             return Err(Error::Missing(self.path.clone()));
         }
-        let conn = self.manager.connect();
+        let conn = match &self.vfs {
+            None => self.manager.connect(),
+            Some(_) => self.dial(flags()),
+        };
         conn.map_err(Error::from)
             .and_then(prepare)
             .map_err(|error| self.explain(error))
+    }
+
+    /// A connection by ways that the pool's manager does not know.
+    fn dial(&self, flags: OpenFlags) -> rusqlite::Result<Connection> {
+        let conn = match &self.vfs {
+            None => Connection::open_with_flags(&self.path, flags),
+            Some(vfs) => Connection::open_with_flags_and_vfs(&self.path, flags, vfs.as_str()),
+        }?;
+        if let Some(hook) = &self.hook {
+            hook(&conn)?;
+        }
+        Ok(conn)
     }
 
     /// The first connection. With `create` it makes the file and the tables where they are
@@ -101,14 +122,12 @@ impl Opener {
             _ => {}
         }
         let flags = flags() | OpenFlags::SQLITE_OPEN_CREATE;
-        let conn = Connection::open_with_flags(&self.path, flags);
-        let conn = conn.map_err(|error| match error.sqlite_error_code() {
-            Some(ErrorCode::CannotOpen) => Error::ReadOnly(self.path.clone()),
-            _ => Error::from(error),
-        })?;
-        if let Some(hook) = &self.hook {
-            hook(&conn)?;
-        }
+        let conn = self
+            .dial(flags)
+            .map_err(|error| match error.sqlite_error_code() {
+                Some(ErrorCode::CannotOpen) => Error::ReadOnly(self.path.clone()),
+                _ => Error::from(error),
+            })?;
         prepare(conn)
             .and_then(|mut conn| self.furnish(&mut conn, true).map(|()| conn))
             .map_err(|error| self.explain(error))
@@ -246,7 +265,7 @@ mod tests {
 
     #[test]
     fn another_process_may_not_use_the_connections() {
-        let mut opener = Opener::new(Path::new("till.db"), None).unwrap();
+        let mut opener = Opener::new(Path::new("till.db"), None, None).unwrap();
         assert!(opener.check_process().is_ok());
         opener.process = opener.process.wrapping_add(1);
         assert!(matches!(opener.check_process(), Err(Error::Forked)));

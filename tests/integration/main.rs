@@ -40,8 +40,11 @@ mod retention;
 #[cfg(feature = "http")]
 mod server;
 mod settled;
+mod shim;
 mod sql_contract;
 mod store;
 mod tidy;
+#[path = "../vfs/mod.rs"]
+mod vfs;
 mod weeks;
 mod why;

@@ -1,5 +1,7 @@
 //! The tool `outbox`: the library's public interface at the command line.
 
+#![forbid(unsafe_code)]
+
 mod args;
 mod commands;
 mod logger;
