@@ -305,8 +305,8 @@ fn storage(info: &FileInfo) -> Vec<Finding> {
         true => Finding::new(
             Note,
             "journal_mode",
-            "the file has a write-ahead log; connections of the outbox commit with synchronous=FULL, \
-             which a power cut does not undo",
+            "the file has a write-ahead log; connections of the outbox commit with synchronous=FULL or \
+             more, which a power cut does not undo",
             "see that the application sets synchronous=FULL too: with NORMAL a power cut takes back \
              its last commits, the sale and its message together",
         ),
@@ -318,7 +318,8 @@ fn storage(info: &FileInfo) -> Vec<Finding> {
                 info.journal_mode
             ),
             "on a local disk, `PRAGMA journal_mode = WAL` makes both quicker; it is the \
-             application's decision",
+             application's decision. Without it, see that the application sets synchronous=EXTRA: \
+             with FULL a power cut may take back its last commit, the sale and its message together",
         ),
     }];
     if wal && WAL_RESET.contains(&rusqlite::version_number()) {

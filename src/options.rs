@@ -93,7 +93,7 @@ impl Options {
     }
 
     /// Runs first on every connection the outbox opens: the key of an encrypted file, pragmas of
-    /// the application. `synchronous` and the busy timeout are raised to `FULL` and 5 s afterwards
+    /// the application. `synchronous` and the busy timeout are raised to `EXTRA` and 5 s afterwards
     /// where they are lower.
     pub fn on_connect(
         mut self,

@@ -163,7 +163,7 @@ impl Outbox {
         &self.shared.instance
     }
 
-    /// A connection to the file, for the application's own work: `synchronous=FULL`, 5 s busy
+    /// A connection to the file, for the application's own work: `synchronous=EXTRA`, 5 s busy
     /// timeout. Waits up to 8 s when all are lent, then answers [`Error::Pool`].
     pub fn connection(&self) -> Result<PooledConnection> {
         self.shared.pool.get()

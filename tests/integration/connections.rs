@@ -17,7 +17,7 @@ fn a_new_file_has_the_write_ahead_log_and_syncs_every_commit() {
     assert_eq!(one(&till.sql(), "PRAGMA journal_mode"), "wal");
     let lent: Vec<_> = (0..4).map(|_| outbox.connection().unwrap()).collect();
     for conn in &lent {
-        assert_eq!(one(conn, "PRAGMA synchronous"), "2");
+        assert_eq!(one(conn, "PRAGMA synchronous"), "3");
         assert_eq!(one(conn, "PRAGMA busy_timeout"), "5000");
     }
 }
@@ -286,6 +286,6 @@ fn what_one_borrower_set_on_a_connection_is_not_the_next_ones() {
         .unwrap();
     drop(conn);
     let conn = outbox.connection().unwrap();
-    assert_eq!(one(&conn, "PRAGMA synchronous"), "2");
+    assert_eq!(one(&conn, "PRAGMA synchronous"), "3");
     assert_eq!(one(&conn, "PRAGMA busy_timeout"), "5000");
 }

@@ -28,6 +28,7 @@ mod model;
 mod netwatch;
 mod operators;
 mod order;
+mod power;
 #[cfg(feature = "http")]
 mod processes;
 mod promises;

@@ -84,6 +84,14 @@ impl Disk {
         })
     }
 
+    /// Where the last mark before this moment stands that counts.
+    pub(crate) fn last_mark(&self, cut: Cut, counts: impl Fn(usize) -> bool) -> Option<usize> {
+        self.ops
+            .iter()
+            .take(cut)
+            .rposition(|op| matches!(op, Op::Mark(number) if counts(*number)))
+    }
+
     /// Writes into `folder` what the disk holds after a cut at this moment. The dice give any
     /// number; they are thrown for [`Survival::Some`] only.
     pub(crate) fn after(
