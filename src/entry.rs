@@ -190,12 +190,14 @@ pub struct DeadReason {
     pub text: Option<String>,
 }
 
-/// Which messages to list. Default: all, the first 100.
+/// Which messages to list. Default: all in the order of their enqueue, the first 100.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Filter {
-    pub(crate) status: Option<Status>,
+    /// Any of these; empty: all.
+    pub(crate) statuses: Vec<Status>,
     pub(crate) channel: Option<String>,
-    pub(crate) after: i64,
+    pub(crate) after: Option<i64>,
+    pub(crate) newest_first: bool,
     pub(crate) limit: Option<usize>,
 }
 
@@ -208,9 +210,11 @@ impl Filter {
         Self::default()
     }
 
-    /// Only those that stand there.
+    /// Only those that stand there; when it is called again, those that stand at either.
     pub fn status(mut self, status: Status) -> Self {
-        self.status = Some(status);
+        if !self.statuses.contains(&status) {
+            self.statuses.push(status);
+        }
         self
     }
 
@@ -220,9 +224,16 @@ impl Filter {
         self
     }
 
-    /// Only those after this row: pass the last id of an answer to get the next one.
+    /// Only those that come after this row in the order of the list: pass the last id of an answer
+    /// to get the next one.
     pub fn after(mut self, id: i64) -> Self {
-        self.after = id;
+        self.after = Some(id);
+        self
+    }
+
+    /// The last one enqueued comes first.
+    pub fn newest_first(mut self) -> Self {
+        self.newest_first = true;
         self
     }
 

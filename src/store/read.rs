@@ -220,82 +220,100 @@ fn chosen(conn: &Connection, channel: Option<&str>) -> Result<Vec<Name>> {
 
 /// Messages by id, a page of them.
 pub(crate) fn list(conn: &Connection, filter: &Filter) -> Result<Vec<Entry>> {
-    match filter.status {
-        // What was sent stands nearly side by side; the others are few or have an index of theirs.
-        None | Some(Status::Sent | Status::Unknown) => by_slices(conn, filter),
-        Some(status) => by_index(conn, filter, status),
+    // What was sent stands nearly side by side; the others are few or have an index of theirs.
+    let indexed = |it: &Status| !matches!(it, Status::Sent | Status::Unknown);
+    match !filter.statuses.is_empty() && filter.statuses.iter().all(indexed) {
+        true => by_index(conn, filter),
+        false => by_slices(conn, filter),
     }
 }
 
+/// From slice to slice of the ids; where there is a gap, over it.
 fn by_slices(conn: &Connection, filter: &Filter) -> Result<Vec<Entry>> {
-    let sql = concat!(
-        "SELECT ",
-        columns!(),
-        " FROM outbox WHERE id > ?1 AND id <= ?2 AND (?3 IS NULL OR channel = ?3)
-             AND (?4 IS NULL OR status = ?4) ORDER BY id LIMIT ?5"
-    );
-    let mut statement = conn.prepare_cached(sql)?;
-    let status = filter.status.map(Status::as_str);
+    let turned = filter.newest_first;
+    let order = if turned { "DESC" } else { "ASC" };
+    let columns = columns!();
+    let mut statement = conn.prepare_cached(&format!(
+        "SELECT {columns} FROM outbox WHERE id >= ?1 AND id <= ?2 AND (?3 IS NULL OR channel = ?3)
+            AND (?4 = '' OR instr(?4, ' ' || status || ' ')) ORDER BY id {order} LIMIT ?5"
+    ))?;
+    let statuses: String = filter.statuses.iter().map(|it| format!(" {it} ")).collect();
+    let next = match turned {
+        true => "SELECT max(id) FROM outbox WHERE id < ?1",
+        false => "SELECT min(id) FROM outbox WHERE id > ?1",
+    };
     let mut page = Page::new(filter.bound());
-    let next = "SELECT min(id) FROM outbox WHERE id > ?1";
-    let mut first = edge_at(conn, next, filter.after)?;
+    let mut first = edge_at(conn, next, start(filter))?;
     while first > 0 && !page.is_full() {
-        let (from, to) = (first - 1, first.saturating_add(SLICE - 1));
+        let last = match turned {
+            true => first.saturating_sub(SLICE - 1),
+            false => first.saturating_add(SLICE - 1),
+        };
         let room = i64::try_from(page.room()).unwrap_or(i64::MAX);
-        let mut rows = statement.query(params![from, to, filter.channel, status, room])?;
+        let (low, high) = (first.min(last), first.max(last));
+        let mut rows = statement.query(params![low, high, filter.channel, statuses, room])?;
         while let Some(row) = rows.next()?
             && !page.is_full()
         {
             page.add(entry(row)?);
         }
         drop(rows);
-        first = edge_at(conn, next, to)?;
+        first = edge_at(conn, next, last)?;
     }
     Ok(page.entries)
 }
 
-fn by_index(conn: &Connection, filter: &Filter, status: Status) -> Result<Vec<Entry>> {
-    let sql = match status {
-        Status::Pending => {
-            "SELECT id FROM outbox INDEXED BY outbox_due
-              WHERE channel = ?1 AND status = 'pending' AND id > ?2 ORDER BY id LIMIT ?3"
-        }
-        Status::Sending => {
-            "SELECT id FROM outbox INDEXED BY outbox_due
-              WHERE channel = ?1 AND status = 'sending' AND id > ?2 ORDER BY id LIMIT ?3"
-        }
-        Status::Waiting => {
-            "SELECT id FROM outbox INDEXED BY outbox_lane
-              WHERE channel = ?1 AND ordering_key IS NOT NULL AND status = 'waiting' AND id > ?2
-              ORDER BY id LIMIT ?3"
-        }
-        Status::Dead => {
-            "SELECT id FROM outbox INDEXED BY outbox_dead_rows
-              WHERE channel = ?1 AND status = 'dead' AND id > ?2 ORDER BY id LIMIT ?3"
-        }
-        Status::Expired => {
-            "SELECT id FROM outbox INDEXED BY outbox_settled
-              WHERE channel = ?1 AND status = 'expired' AND id > ?2 ORDER BY id LIMIT ?3"
-        }
-        _ => {
-            "SELECT id FROM outbox INDEXED BY outbox_settled
-              WHERE channel = ?1 AND status = 'cancelled' AND id > ?2 ORDER BY id LIMIT ?3"
-        }
+/// The row that the page comes after.
+fn start(filter: &Filter) -> i64 {
+    match filter.newest_first {
+        true => filter.after.unwrap_or(i64::MAX),
+        false => filter.after.unwrap_or(0),
+    }
+}
+
+/// The ids of one status of one channel, by the index that has them.
+fn ids_of(status: Status, turned: bool) -> String {
+    let index = match status {
+        Status::Pending | Status::Sending => "outbox_due",
+        Status::Waiting => "outbox_lane",
+        Status::Dead => "outbox_dead_rows",
+        _ => "outbox_settled",
     };
-    let mut statement = conn.prepare_cached(sql)?;
+    let ordered = match status {
+        Status::Waiting => " AND ordering_key IS NOT NULL",
+        _ => "",
+    };
+    let (after, order) = match turned {
+        true => ("<", "DESC"),
+        false => (">", "ASC"),
+    };
+    format!(
+        "SELECT id FROM outbox INDEXED BY {index}
+          WHERE channel = ?1 AND status = '{status}'{ordered} AND id {after} ?2
+          ORDER BY id {order} LIMIT ?3"
+    )
+}
+
+fn by_index(conn: &Connection, filter: &Filter) -> Result<Vec<Entry>> {
+    let turned = filter.newest_first;
     let mut page = Page::new(filter.bound());
     let room = i64::try_from(page.room()).unwrap_or(i64::MAX);
     let mut ids = BTreeSet::new();
-    for name in chosen(conn, filter.channel.as_deref())? {
-        let found = statement.query_map(params![name, filter.after, room], |row| row.get(0))?;
-        ids.extend(found.collect::<rusqlite::Result<Vec<i64>>>()?);
-    }
-    for id in ids {
-        if page.is_full() {
-            break;
+    let names = chosen(conn, filter.channel.as_deref())?;
+    for status in &filter.statuses {
+        let mut statement = conn.prepare_cached(&ids_of(*status, turned))?;
+        for name in &names {
+            let found =
+                statement.query_map(params![name, start(filter), room], |row| row.get(0))?;
+            ids.extend(found.collect::<rusqlite::Result<Vec<i64>>>()?);
         }
+    }
+    let mut ids = ids.into_iter();
+    while !page.is_full()
+        && let Some(id) = if turned { ids.next_back() } else { ids.next() }
+    {
         // It may have moved on since.
-        if let Some(entry) = get(conn, id)?.filter(|it| it.status == status) {
+        if let Some(entry) = get(conn, id)?.filter(|it| filter.statuses.contains(&it.status)) {
             page.add(entry);
         }
     }

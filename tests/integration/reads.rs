@@ -163,22 +163,60 @@ fn a_list_is_paged_by_id() {
             "INSERT INTO outbox (id, channel, payload) VALUES (1000000, 'rare', 'x'), (2000000, 'rare', 'x')",
         )
         .unwrap();
-    for filter in [Filter::new(), Filter::new().status(Status::Pending)] {
-        let mut pages = Vec::new();
-        let mut after = 0;
+    let pages = |filter: &Filter| {
+        let (mut pages, mut next) = (Vec::new(), filter.clone().limit(10));
         loop {
-            let page = ids(&outbox, filter.clone().after(after).limit(10));
-            let Some(last) = page.last() else { break };
-            after = *last;
+            let page = ids(&outbox, next.clone());
+            let Some(last) = page.last() else {
+                return pages;
+            };
+            next = next.after(*last);
             pages.push(page);
         }
-        assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [10, 10, 7]);
-        assert!(pages.concat().is_sorted());
+    };
+    for filter in [
+        Filter::new(),
+        Filter::new().status(Status::Pending),
+        Filter::new().status(Status::Pending).status(Status::Sent),
+        Filter::new().status(Status::Dead).status(Status::Pending),
+    ] {
+        let oldest_first = pages(&filter);
+        let lengths: Vec<_> = oldest_first.iter().map(Vec::len).collect();
+        assert_eq!(lengths, [10, 10, 7]);
+        let mut all = oldest_first.concat();
+        assert!(all.is_sorted());
+        all.reverse();
+        assert_eq!(pages(&filter.clone().newest_first()).concat(), all);
         let rare = ids(&outbox, filter.clone().channel("rare"));
         assert_eq!(rare, [1, 6, 11, 16, 21, 1_000_000, 2_000_000]);
         assert!(ids(&outbox, filter.channel("none")).is_empty());
     }
     assert_eq!(ids(&outbox, Filter::new().limit(0)).len(), 1);
+}
+
+#[test]
+fn a_list_of_several_statuses_has_each_of_them() {
+    let till = Till::new();
+    let outbox = till.open();
+    for status in ["dead", "sent", "pending", "cancelled", "dead"] {
+        till.sql()
+            .execute(
+                "INSERT INTO outbox (channel, payload, status) VALUES ('a', 'x', ?1)",
+                [status],
+            )
+            .unwrap();
+    }
+    let of = |statuses: &[Status]| {
+        let filter = statuses
+            .iter()
+            .fold(Filter::new(), |filter, it| filter.status(*it));
+        ids(&outbox, filter)
+    };
+    assert_eq!(of(&[Status::Dead, Status::Pending]), [1, 3, 5]);
+    assert_eq!(of(&[Status::Dead, Status::Sent]), [1, 2, 5]);
+    assert_eq!(of(&[Status::Cancelled, Status::Cancelled]), [4]);
+    assert_eq!(of(&[Status::Sent]), [2]);
+    assert_eq!(of(&[]), [1, 2, 3, 4, 5]);
 }
 
 #[test]

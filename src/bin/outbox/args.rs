@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser};
 use sqlite_outbox::{Options, Outbox, Status};
 
@@ -17,14 +18,18 @@ use crate::commands::Command;
     version,
     max_term_width = 100,
     arg_required_else_help = true,
-    disable_help_subcommand = true,
     after_help = "\
-Exit codes: 0 done; 1 error; 2 usage; 3 drain: unsent messages remain;
-4 drain and status: nothing unsent, but dead letters or conflicts wait for a person;
-  check: something needs a person.
+Exit codes:
+  0  done
+  1  an error, told in one line
+  2  a command line that makes no sense
+  3  drain: unsent messages remain
+  4  drain, status: none remain, but dead letters or
+     conflicts wait for a person; check: something does
 
 Example: what is waiting in a till's file, and why?
-  outbox status till.db"
+  outbox status till.db
+  outbox why till.db"
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -126,9 +131,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-pub(crate) fn status(word: &str) -> Result<Status, String> {
-    let words = Status::ALL.map(Status::as_str).join(", ");
-    Status::parse(word).ok_or_else(|| format!("there is {words}"))
+/// A status by its name. Small and capital letters are the same where the argument says
+/// `ignore_case`; completions and `--help` know the names.
+pub(crate) fn status() -> impl TypedValueParser<Value = Status> {
+    let words = PossibleValuesParser::new(Status::ALL.map(Status::as_str));
+    words.try_map(|it| Status::parse(&it.to_lowercase()).ok_or("there is no such status"))
 }
 
 /// `Name: value`
@@ -170,5 +177,48 @@ mod tests {
     fn the_arguments_are_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    /// The lines below the options stand as they are written: they are short enough for any
+    /// terminal, but for commands to copy.
+    #[test]
+    fn commands_have_a_line_each_and_what_stands_below_fits_a_narrow_terminal() {
+        use clap::CommandFactory;
+        for command in Cli::command().get_subcommands().chain([&Cli::command()]) {
+            let about = command.get_about().map(ToString::to_string);
+            let about = about.filter(|_| command.get_name() != "outbox");
+            assert!(
+                about.unwrap_or_default().len() <= 65,
+                "{}",
+                command.get_name()
+            );
+            let below = command.get_after_help().map(ToString::to_string);
+            for line in below.unwrap_or_default().lines() {
+                let most = if line.starts_with("  outbox ") {
+                    90
+                } else {
+                    60
+                };
+                assert!(line.len() <= most, "{}: {line}", command.get_name());
+            }
+        }
+    }
+
+    #[test]
+    fn a_status_is_known_by_its_name_in_any_letters() {
+        use clap::{Arg, Command};
+        let arg = Arg::new("status").value_parser(status()).ignore_case(true);
+        let of = |word: String| {
+            Command::new("x")
+                .arg(&arg)
+                .try_get_matches_from(["x".into(), word])
+        };
+        for status in Status::ALL {
+            for word in [status.as_str().to_string(), status.as_str().to_uppercase()] {
+                let found = of(word).unwrap();
+                assert_eq!(found.get_one("status"), Some(&status));
+            }
+        }
+        assert!(of("gone".into()).is_err());
     }
 }

@@ -97,6 +97,32 @@ fn a_support_file_overwrites_nothing_and_names_broken_settings() {
     assert_eq!(bundle["settings"], Value::Null);
 }
 
+/// The commands that the page of the tool refers to.
+fn page_names(page: &str) -> impl Iterator<Item = String> {
+    let names = page
+        .lines()
+        .filter_map(|it| it.strip_prefix("outbox\\-")?.strip_suffix("(1)"));
+    names.filter(|it| *it != "help").map(String::from)
+}
+
+#[test]
+fn shells_know_the_values_of_a_status() {
+    let desk = Desk::empty();
+    for shell in ["bash", "zsh", "fish"] {
+        let text = desk.done(["completions", shell]);
+        for status in [
+            "pending",
+            "waiting",
+            "sending",
+            "dead",
+            "expired",
+            "cancelled",
+        ] {
+            assert!(text.contains(status), "{shell} {status}");
+        }
+    }
+}
+
 #[test]
 fn shells_and_man_get_what_they_want() {
     let desk = Desk::empty();
@@ -120,5 +146,23 @@ fn shells_and_man_get_what_they_want() {
         page.contains(".TH outbox-drain 1") && page.contains("deadline"),
         "{page}"
     );
-    desk.run(["man", "dance"]).failed(1, "dance");
+    desk.run(["man", "dance"]).failed(2, "dance");
+    // Every command has a page and a help, with sections of their own and nothing left over.
+    let commands = Vec::from_iter(page_names(&desk.done(["man"])));
+    assert!(commands.len() > 20, "{commands:?}");
+    for command in &commands {
+        let page = desk.done(["man", command]);
+        for part in [".SH NAME", ".SH SYNOPSIS", ".SH OPTIONS", ".SH EXAMPLES"] {
+            assert!(page.contains(part), "{command} {part}: {page}");
+        }
+        assert!(!page.contains(".SH EXTRA"), "{page}");
+        let help = desk.done(["help", command]);
+        assert_eq!(help, desk.done([command, "--help"]));
+    }
+    assert!(
+        desk.done(["man", "drain"])
+            .contains(".SH EXIT STATUS\n.nf\n  0  all is sent\n")
+    );
+    assert_eq!(desk.done(["help"]), desk.done(["--help"]));
+    assert_eq!(desk.run(["help", "dance"]).code, 2);
 }

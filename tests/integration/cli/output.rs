@@ -102,7 +102,7 @@ fn no_read_transaction_is_held_while_a_pager_waits() {
 }
 
 #[test]
-fn a_pipe_gets_no_colours_and_eighty_columns() {
+fn a_pipe_gets_no_colours_and_all_of_every_line() {
     let desk = Desk::new();
     desk.sql()
         .execute(
@@ -111,9 +111,15 @@ fn a_pipe_gets_no_colours_and_eighty_columns() {
             ["key-".repeat(20), "the server said no ".repeat(30)],
         )
         .unwrap();
-    for command in ["list", "status"] {
-        let out = desk.run([command, "till.db"]).out;
-        assert!(out.lines().all(|it| it.chars().count() <= 80), "{out}");
+    for (command, whole) in [
+        ("list", "the server said no ".repeat(30)),
+        ("list", "key-".repeat(20)),
+        ("status", "a-channel-with-a-long-name".into()),
+        ("show", "the server said no ".repeat(30)),
+    ] {
+        let which = (command == "show").then_some("1");
+        let out = desk.run([command, "till.db"].into_iter().chain(which)).out;
+        assert!(out.contains(whole.trim_end()), "{out}");
         harmless(&out);
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use sqlite_outbox::rusqlite::Connection;
 
-use super::Desk;
+use super::{Desk, Ran};
 
 #[test]
 fn a_message_has_everything_it_was_given() {
@@ -282,17 +282,84 @@ fn the_list_is_filtered_and_bounded() {
 }
 
 #[test]
+fn a_list_takes_several_statuses_in_any_letters_and_either_order() {
+    let desk = Desk::new();
+    let sql = desk.sql();
+    for status in ["dead", "sent", "pending", "cancelled", "dead", "sending"] {
+        sql.execute(
+            "INSERT INTO outbox (channel, payload, status) VALUES ('a', 'x', ?1)",
+            [status],
+        )
+        .unwrap();
+    }
+    let ids = |args: &[&str]| {
+        let all = ["list", "till.db", "--json"].into_iter();
+        let list = desk.run(all.chain(args.iter().copied())).lines();
+        list.iter()
+            .map(|it| it["id"].as_i64().unwrap())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&["--status", "dead,PENDING"]), [1, 3, 5]);
+    assert_eq!(ids(&["--status", "Dead", "--status", "sent"]), [1, 2, 5]);
+    assert_eq!(ids(&["--unsent"]), [3, 6]);
+    assert_eq!(
+        ids(&["--unsent", "--status=dead", "--newest"]),
+        [6, 5, 3, 1]
+    );
+    assert_eq!(ids(&["--newest", "--limit", "2"]), [6, 5]);
+    for wrong in ["gone", "dead,gone", "dead;sent"] {
+        let ran = desk.run(["list", "till.db", "--status", wrong]);
+        assert_eq!(ran.code, 2, "{ran:?}");
+        assert!(
+            ran.err.contains("pending, waiting, sending, sent"),
+            "{ran:?}"
+        );
+    }
+    let exported = desk.run(["export", "till.db", "--status", "SENT,cancelled"]);
+    assert_eq!(exported.lines().len(), 2);
+    assert_eq!(desk.run(["export", "till.db", "--unsent"]).lines().len(), 2);
+}
+
+#[test]
 fn a_long_list_says_that_it_was_cut() {
     let desk = Desk::new();
-    let lines = "1\n".repeat(101);
+    let lines = "1\n".repeat(1_234);
     desk.feed(lines, ["enqueue", "till.db", "--channel=a", "--lines=-"]);
-    let table = desk.done(["list", "till.db"]);
-    assert!(table.ends_with("There are more than 100; --limit N shows them.\n"));
+    desk.put("b", "B-1", "text");
+    let list = |args: &[&str]| desk.run(["list", "till.db"].iter().chain(args));
+    let lines = |ran: &Ran| ran.out.lines().count() - 1;
+    // A program that reads gets all of it.
+    let all = list(&[]);
+    assert_eq!((lines(&all), all.err.as_str()), (1_235, ""));
+    let first = list(&["--limit", "100"]);
+    assert_eq!(lines(&first), 100);
     assert_eq!(
-        desk.done(["list", "till.db", "--limit", "101"])
-            .lines()
-            .count(),
-        102
+        first.err,
+        "note: the first 100 of 1,235; --limit N shows more\n"
+    );
+    let last = list(&[
+        "--limit=600",
+        "--newest",
+        "--channel=a",
+        "--unsent",
+        "--status=pending",
+    ]);
+    assert_eq!(lines(&last), 600);
+    assert_eq!(
+        last.err,
+        "note: the last 600 of 1,234; --limit N shows more\n"
+    );
+    for whole in [
+        &["--limit", "1235"] as &[_],
+        &["--limit=1", "--channel=b"],
+        &["--status=dead"],
+    ] {
+        assert_eq!(list(whole).err, "");
+    }
+    assert_eq!(
+        list(&["--limit=3", "--json"]).err,
+        "",
+        "programs asked for three"
     );
 }
 

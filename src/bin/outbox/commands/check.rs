@@ -10,14 +10,16 @@ use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, age, bytes, now, scrub, unless_closed};
 use crate::settings::{self, Loaded};
 
-/// Look for everything that is wrong with the file, its outbox and its settings
+/// Look for all that is wrong with the file, outbox and settings
 ///
 /// It reads the whole file and changes nothing. With --config it also reads the settings, the
 /// certificates and every secret (a secret's command is run), and names channels without a route;
 /// --connect calls on their receivers.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit code 4: something needs a person.
+Exit codes:
+  0  nothing needs a person
+  4  something does
 
 Example:
   outbox check till.db --config outbox.toml")]
@@ -233,12 +235,12 @@ fn print(findings: &[Finding], info: &FileInfo, out: &mut Out) -> anyhow::Result
     for finding in findings {
         let tone = match finding.severity {
             Severity::Fault => Tone::Bad,
-            Severity::Warning => Tone::Head,
-            _ => Tone::Dim,
+            Severity::Warning => Tone::Wait,
+            _ => Tone::Plain,
         };
         let word = format!("{:8} ", finding.severity.as_str());
         out.paragraph(&word, tone, &finding.text)?;
-        out.paragraph("         -> ", Tone::Dim, &finding.remedy)?;
+        out.paragraph("         -> ", Tone::Plain, &finding.remedy)?;
     }
     let file = format!(
         "{}, log {}, {} unused, journal {}, schema {}, SQLite {}",

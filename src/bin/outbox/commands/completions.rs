@@ -1,10 +1,10 @@
 //! `outbox completions` and `outbox man`: what packagers and shells want.
 
-use anyhow::bail;
-use clap::{Args, CommandFactory};
+use clap::builder::Resettable;
+use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
-use crate::args::{Cli, Exit};
+use crate::args::{Cli, Exit, Usage};
 use crate::output::Out;
 
 /// Print the completions of a shell
@@ -38,12 +38,56 @@ pub(crate) fn man(arguments: &Man) -> anyhow::Result<Exit> {
         None => whole,
         Some(name) => match whole.find_subcommand(name) {
             Some(command) => command.clone(),
-            None => bail!("there is no command {name}"),
+            None => return Err(Usage(unknown(name, &whole)).into()),
         },
     };
+    let below = page.get_after_help().map(ToString::to_string);
+    let man = clap_mangen::Man::new(page.after_help(Resettable::Reset));
+    let man = man.source(concat!("outbox ", env!("CARGO_PKG_VERSION")));
     let mut text = Vec::new();
-    clap_mangen::Man::new(page).render(&mut text)?;
-    print(&text)
+    man.render(&mut text)?;
+    let mut text = String::from_utf8_lossy(&text).into_owned();
+    for part in below.unwrap_or_default().split("\n\n") {
+        text.push_str(&section(part));
+    }
+    print(text.as_bytes())
+}
+
+fn unknown(name: &str, whole: &Command) -> String {
+    let names = whole.get_subcommands().map(Command::get_name);
+    let names: Vec<_> = names.filter(|it| *it != "help").collect();
+    format!("there is no command {name}; there are {}", names.join(", "))
+}
+
+/// A part of what `--help` says below the options, as a section of a manual page: its lines stay
+/// as they are.
+fn section(part: &str) -> String {
+    let (first, rest) = part.split_once('\n').unwrap_or((part, ""));
+    let (title, said) = match first.split_once(':') {
+        Some(("Exit codes", said)) => ("EXIT STATUS", said),
+        Some(("Example" | "Examples", said)) => ("EXAMPLES", said),
+        Some((said, "")) => ("FILES", said),
+        _ => ("NOTES", first),
+    };
+    let mut text = format!(".SH {title}\n");
+    for line in [said.trim()].into_iter().filter(|it| !it.is_empty()) {
+        text.push_str(&format!("{}\n.PP\n", plain(line)));
+    }
+    text.push_str(".nf\n");
+    for line in rest.lines() {
+        text.push_str(&plain(line));
+        text.push('\n');
+    }
+    text + ".fi\n"
+}
+
+/// A line without anything that a formatter would act on.
+fn plain(line: &str) -> String {
+    let line = line.replace('\\', "\\e").replace('-', "\\-");
+    match line.starts_with(['.', '\'']) {
+        true => format!("\\&{line}"),
+        false => line,
+    }
 }
 
 fn print(text: &[u8]) -> anyhow::Result<Exit> {
@@ -51,4 +95,26 @@ fn print(text: &[u8]) -> anyhow::Result<Exit> {
     out.line(String::from_utf8_lossy(text).trim_end())?;
     out.flush()?;
     Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_below_the_options_has_its_section() {
+        for (part, page) in [
+            (
+                "Exit codes:\n  0  done",
+                ".SH EXIT STATUS\n.nf\n  0  done\n.fi\n",
+            ),
+            (
+                "Example: what?\n  outbox a-b c\\d",
+                ".SH EXAMPLES\nwhat?\n.PP\n.nf\n  outbox a\\-b c\\ed\n.fi\n",
+            ),
+            ("A file:\n.x", ".SH FILES\nA file\n.PP\n.nf\n\\&.x\n.fi\n"),
+        ] {
+            assert_eq!(section(part), page);
+        }
+    }
 }

@@ -17,7 +17,7 @@ use crate::settings;
 /// Arguments of a program have a limit; what a shell pipes has none.
 const ARGUMENT: usize = 64 * 1024;
 
-/// Print the request of a message as a curl command, secrets as $VARIABLES
+/// Print the request of a message as a curl command
 ///
 /// Run in a shell, it sends what `drain` would send, byte for byte, with the same idempotency key.
 /// The outbox does not hear of the answer. No secret is read: a variable, a file or a place to

@@ -17,7 +17,7 @@ use crate::output::{Column, Out, Table, Tone, age, count, unless_closed};
 use crate::settings::{self, Loaded};
 use crate::signals::Signals;
 
-/// Send everything that can be sent now, and say what is left and why
+/// Send what can be sent now, and say what is left and why
 ///
 /// Ends when nothing is due and nothing is under way. Does not wait for back-off, schedules or a
 /// receiver that is down: their messages stay, and the next drain finds them.
@@ -25,8 +25,11 @@ use crate::signals::Signals;
 #[command(
     group(ArgGroup::new("target").required(true).args(["config", "url"])),
     after_help = concat!("\
-Exit codes: 0 all is sent; 3 unsent messages remain;
-4 none remain, but dead letters or conflicts wait for a person.
+Exit codes:
+  0  all is sent
+  3  unsent messages remain
+  4  none remain, but dead letters or conflicts wait for a
+     person
 
 ", settings::example!(), "
 Examples:

@@ -8,7 +8,7 @@ use sqlite_outbox::{Error, Outbox, SCHEMA_VERSION};
 use crate::args::{Database, Exit, Format};
 use crate::output::Out;
 
-/// Make the outbox tables in a SQLite file, and the file if it is missing
+/// Make the outbox tables in a SQLite file, and a missing file
 ///
 /// Whatever else is in the file stays as it is. Where there is an outbox already, nothing changes.
 #[derive(Debug, Args)]

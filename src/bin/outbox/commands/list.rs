@@ -1,11 +1,11 @@
 //! `outbox list`: messages, a line each.
 
 use clap::Args;
-use sqlite_outbox::{Entry, Filter, Outbox, Status};
+use sqlite_outbox::{ChannelStats, Counts, Entry, Filter, Outbox, Status};
 
 use super::entry::Row;
 use crate::args::{self, Database, Exit, Format};
-use crate::output::{Column, Out, Table, Tone, age, ago, now};
+use crate::output::{Column, Out, Table, Tone, age, ago, brief, note, now, thousands};
 
 /// How many are shown to a person who did not say.
 const SHOWN: usize = 100;
@@ -13,72 +13,144 @@ const SHOWN: usize = 100;
 /// Messages read at once; none is read while others are being printed.
 const PAGE: usize = 500;
 
-/// List messages in the order they were enqueued
+/// List messages in the order they were enqueued, a line each
+///
+/// On a terminal a row is one line, cut to its width, and the list ends after 100. Where a program
+/// reads, nothing is cut and all are listed.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: the dead letters of one channel\n  \
-    outbox list till.db --status dead --channel sales")]
+#[command(after_help = "\
+Examples:
+  outbox list till.db --unsent
+  outbox list till.db --status dead,expired --channel sales
+  outbox list till.db --newest --limit 10")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     database: Database,
-    /// Only these: pending, waiting, sending, sent, dead, expired or cancelled
-    #[arg(long, value_parser = args::status)]
-    status: Option<Status>,
-    /// Only this channel
+    #[command(flatten)]
+    chosen: Chosen,
+    /// The last one enqueued comes first
     #[arg(long)]
-    channel: Option<String>,
-    /// At most so many [default: 100; with --json all]
+    newest: bool,
+    /// At most so many [default: 100 on a terminal, else all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
     #[command(flatten)]
     format: Format,
 }
 
-pub(crate) fn run(arguments: Arguments) -> anyhow::Result<Exit> {
+/// Which messages.
+#[derive(Debug, Args)]
+pub(super) struct Chosen {
+    /// Only those that stand there; several with commas, or --status again
+    #[arg(long, value_delimiter = ',', ignore_case = true, value_parser = args::status())]
+    status: Vec<Status>,
+    /// Only pending, waiting and sending ones
+    #[arg(long)]
+    unsent: bool,
+    /// Only this channel
+    #[arg(long)]
+    channel: Option<String>,
+}
+
+impl Chosen {
+    /// Empty: all.
+    fn statuses(&self) -> Vec<Status> {
+        let unsent = Status::ALL.into_iter().filter(|it| it.is_unsent());
+        let unsent = unsent.filter(|_| self.unsent);
+        self.status.iter().copied().chain(unsent).collect()
+    }
+
+    pub(super) fn filter(&self) -> Filter {
+        let all = Filter::new();
+        let filter = self.statuses().into_iter().fold(all, Filter::status);
+        match &self.channel {
+            Some(channel) => filter.channel(channel),
+            None => filter,
+        }
+    }
+
+    /// How many there are.
+    fn count(&self, outbox: &Outbox) -> sqlite_outbox::Result<u64> {
+        let mut statuses = self.statuses();
+        statuses.sort_by_key(|it| it.as_str());
+        statuses.dedup();
+        if statuses.is_empty() {
+            statuses = Status::ALL.into();
+        }
+        let stats = outbox.stats()?;
+        let wanted =
+            |it: &&ChannelStats| self.channel.as_ref().is_none_or(|name| it.channel == *name);
+        let channels = stats.channels.iter().filter(wanted);
+        Ok(channels
+            .flat_map(|it| statuses.iter().map(|status| number(&it.counts, *status)))
+            .sum())
+    }
+}
+
+fn number(counts: &Counts, status: Status) -> u64 {
+    match status {
+        Status::Pending => counts.pending,
+        Status::Waiting => counts.waiting,
+        Status::Sending => counts.sending,
+        Status::Sent => counts.sent,
+        Status::Dead => counts.dead,
+        Status::Expired => counts.expired,
+        Status::Cancelled => counts.cancelled,
+        _ => 0,
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open()?;
-    let mut filter = Filter::new();
-    if let Some(status) = arguments.status {
-        filter = filter.status(status);
+    let mut filter = arguments.chosen.filter();
+    if arguments.newest {
+        filter = filter.newest_first();
     }
-    if let Some(channel) = arguments.channel {
-        filter = filter.channel(channel);
-    }
-    let limit = arguments
-        .limit
-        .map(|it| usize::try_from(it).unwrap_or(usize::MAX));
     let mut out = Out::new();
     let json = arguments.format.json;
-    let limit = limit.unwrap_or(if json { usize::MAX } else { SHOWN });
-    let more = match json {
-        true => as_json(&outbox, filter, limit, &mut out)?,
+    let all = json || out.room().is_none();
+    let limit = match arguments.limit {
+        Some(limit) => usize::try_from(limit).unwrap_or(usize::MAX),
+        None if all => usize::MAX,
+        None => SHOWN,
+    };
+    let cut = match json {
+        true => each_page(&outbox, filter, limit, |page| {
+            page.iter().try_for_each(|entry| out.json(&Row::new(entry)))
+        })?,
         false => as_table(&outbox, filter, limit, &mut out)?,
     };
-    if more && arguments.limit.is_none() {
-        let text = format!("There are more than {limit}; --limit N shows them.");
-        out.line(out.paint(Tone::Dim, &text))?;
-    }
     out.flush()?;
+    if cut && !json {
+        let all = arguments.chosen.count(&outbox)?;
+        let end = if arguments.newest { "last" } else { "first" };
+        note(&format!(
+            "the {end} {} of {}; --limit N shows more",
+            thousands(limit as u64),
+            thousands(all)
+        ));
+    }
     Ok(Exit::Done)
 }
 
-fn as_json(outbox: &Outbox, filter: Filter, limit: usize, out: &mut Out) -> anyhow::Result<bool> {
-    each_page(outbox, filter, limit, |page| {
-        page.iter().try_for_each(|entry| out.json(&Row::new(entry)))
-    })
-}
-
-fn as_table(outbox: &Outbox, filter: Filter, limit: usize, out: &mut Out) -> anyhow::Result<bool> {
+pub(super) fn as_table(
+    outbox: &Outbox,
+    filter: Filter,
+    limit: usize,
+    out: &mut Out,
+) -> anyhow::Result<bool> {
     let mut table = Table::new([
         Column::number("ID"),
-        Column::text("CHANNEL", 16),
+        Column::text("CHANNEL", 10).spare(2),
         Column::word("STATUS"),
-        Column::text("KEY", 14),
-        Column::number("AGE"),
-        Column::number("TRIES"),
-        Column::text("WHY", 12),
+        Column::text("KEY", 24),
+        Column::number("AGE").spare(1),
+        Column::number("TRIES").spare(0),
+        Column::text("WHY", 14),
     ]);
     let now = now();
     let mut any = false;
-    let more = each_page(outbox, filter, limit, |page| {
+    let cut = each_page(outbox, filter, limit, |page| {
         any = true;
         for entry in page {
             table.row(cells(entry, now));
@@ -88,7 +160,7 @@ fn as_table(outbox: &Outbox, filter: Filter, limit: usize, out: &mut Out) -> any
     if !any {
         out.line("no message")?;
     }
-    Ok(more)
+    Ok(cut)
 }
 
 /// Reads page by page, and prints each after it was read: while a pager holds the output up, no
@@ -100,17 +172,16 @@ pub(super) fn each_page(
     mut show: impl FnMut(&[Entry]) -> anyhow::Result<()>,
 ) -> anyhow::Result<bool> {
     let mut left = limit;
-    let mut after = 0;
+    let mut next = filter;
     loop {
-        let page = filter.clone().after(after).limit(left.clamp(1, PAGE));
-        let page = outbox.list(&page)?;
+        let page = outbox.list(&next.clone().limit(left.clamp(1, PAGE)))?;
         let Some(last) = page.last() else {
             return Ok(false);
         };
         if left == 0 {
             return Ok(true);
         }
-        after = last.id;
+        next = next.after(last.id);
         show(&page)?;
         left = left.saturating_sub(page.len());
     }
@@ -120,7 +191,6 @@ fn cells(entry: &Entry, now: i64) -> [(String, Tone); 7] {
     let tone = match entry.status {
         Status::Dead => Tone::Bad,
         Status::Sent => Tone::Good,
-        Status::Expired | Status::Cancelled => Tone::Dim,
         _ => Tone::Plain,
     };
     [
@@ -136,7 +206,7 @@ fn cells(entry: &Entry, now: i64) -> [(String, Tone); 7] {
 
 /// What holds a message up, or what became of it.
 fn why(entry: &Entry, now: i64) -> String {
-    let error = entry.last_error.as_deref().unwrap_or_default();
+    let error = brief(entry.last_error.as_deref().unwrap_or_default());
     match entry.status {
         Status::Waiting => "behind an earlier one of its ordering key".into(),
         Status::Pending if entry.next_attempt_at > now => {

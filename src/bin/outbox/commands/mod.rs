@@ -16,6 +16,8 @@ mod list;
 pub(crate) mod operate;
 mod run;
 mod schema;
+#[cfg(test)]
+mod screens;
 mod show;
 mod sink;
 mod status;
@@ -92,7 +94,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Run(arguments) => run::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Watch(arguments) => watch::run(&arguments),
-        Command::List(arguments) => list::run(arguments),
+        Command::List(arguments) => list::run(&arguments),
         Command::Show(arguments) => show::run(&arguments),
         Command::Why(arguments) => why::run(&arguments),
         Command::Retry(arguments) => operate::bulk(&arguments, Deed::Retry),
@@ -101,7 +103,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Pause(arguments) => operate::channel(&arguments, Change::Pause),
         Command::Resume(arguments) => operate::channel(&arguments, Change::Resume),
         Command::Purge(arguments) => operate::purge(&arguments),
-        Command::Export(arguments) => export::run(arguments),
+        Command::Export(arguments) => export::run(&arguments),
         Command::Backup(arguments) => backup::run(&arguments),
         Command::Compact(arguments) => compact::run(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),

@@ -5,7 +5,7 @@ use sqlite_outbox::{Attempt, Entry};
 
 use super::entry::Row;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, Tone, exact, scrub};
+use crate::output::{Out, Tone, ago, brief, count, exact, now};
 
 /// Payload bytes shown to a person.
 const SHOWN: usize = 8 * 1024;
@@ -32,33 +32,41 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let mut out = Out::new();
     match arguments.format.json {
         true => out.json(&Row::new(&entry).with_attempts(&attempts))?,
-        false => {
-            fields(&entry, &mut out)?;
-            history(&attempts, &mut out)?;
-            payload(&entry, &mut out)?;
-        }
+        false => print(&entry, &attempts, &mut out)?,
     }
     out.flush()?;
     Ok(Exit::Done)
 }
 
-fn fields(entry: &Entry, out: &mut Out) -> anyhow::Result<()> {
+pub(super) fn print(entry: &Entry, attempts: &[Attempt], out: &mut Out) -> anyhow::Result<()> {
+    fields(entry, now(), out)?;
+    history(attempts, entry, out)?;
+    payload(entry, out)
+}
+
+fn fields(entry: &Entry, now: i64, out: &mut Out) -> anyhow::Result<()> {
     let mut field = |name: &str, value: Option<String>| match value {
-        Some(value) => {
-            let name = out.paint(Tone::Head, &format!("{name:16}"));
-            out.line(format!("{name} {}", scrub(&value)))
-        }
+        Some(value) => out.field(name, 14, &value),
         None => Ok(()),
     };
-    let moment = |at: Option<i64>| at.map(exact);
+    let moment = |at: Option<i64>| at.map(|at| format!("{}, {}", exact(at), ago(at, now)));
     let next = match entry.next_attempt_at {
         0 => None,
-        at => entry.status.is_unsent().then(|| exact(at)),
+        at => Some(at).filter(|_| entry.status.is_unsent()),
     };
+    // What the answer says stands below.
+    let error = entry.last_error.as_deref();
+    let error = error.map(|it| {
+        if entry.answer.is_some() {
+            brief(it)
+        } else {
+            it
+        }
+    });
     field("id", Some(entry.id.to_string()))?;
     field("channel", Some(entry.channel.clone()))?;
     field("status", Some(entry.status.to_string()))?;
-    field("last error", entry.last_error.clone())?;
+    field("last error", error.map(String::from))?;
     field("dedupe key", Some(entry.dedupe_key.clone()))?;
     field("message id", Some(entry.message_id.clone()))?;
     field("event type", entry.event_type.clone())?;
@@ -67,35 +75,39 @@ fn fields(entry: &Entry, out: &mut Out) -> anyhow::Result<()> {
     field("principal", entry.principal.clone())?;
     field("content type", Some(entry.content_type.clone()))?;
     field("headers", entry.headers.clone())?;
-    field("created", Some(exact(entry.created_at)))?;
+    field("created", moment(Some(entry.created_at)))?;
     field("available", moment(entry.available_at))?;
     field("expires", moment(entry.expires_at))?;
     field("attempts", Some(entry.attempts.to_string()))?;
     field("last attempt", moment(entry.last_attempt_at))?;
-    field("next attempt", next)?;
+    field("next attempt", moment(next))?;
     field("settled", moment(entry.settled_at))?;
     field("provider id", entry.provider_id.clone())?;
     field("answer", entry.answer.clone())
 }
 
-fn history(attempts: &[Attempt], out: &mut Out) -> anyhow::Result<()> {
+/// An error stands where it is first seen, not at every attempt that failed in the same way.
+fn history(attempts: &[Attempt], entry: &Entry, out: &mut Out) -> anyhow::Result<()> {
     if attempts.is_empty() {
         return Ok(());
     }
     out.line("")?;
     out.line(out.paint(Tone::Head, "failed attempts"))?;
+    let mut told = entry.last_error.as_deref();
     for attempt in attempts {
-        let mut line = format!("  {}  {}", exact(attempt.at), scrub(&attempt.outcome));
-        if attempt.charged.is_none() {
-            line.push_str(" (not charged)");
-        }
+        let mut line = format!("{}  {}", exact(attempt.at), attempt.outcome);
         if let Some(ms) = attempt.duration_ms {
             line.push_str(&format!(" after {ms} ms"));
         }
-        if let Some(error) = &attempt.error {
-            line.push_str(&format!(": {}", scrub(error)));
+        if attempt.charged.is_none() {
+            line.push_str(", not charged");
         }
-        out.line(line)?;
+        out.paragraph("  ", Tone::Plain, &line)?;
+        let error = attempt.error.as_deref();
+        if let Some(error) = error.filter(|_| error != told) {
+            out.paragraph("      ", Tone::Plain, brief(error))?;
+            told = Some(error);
+        }
     }
     Ok(())
 }
@@ -103,14 +115,15 @@ fn history(attempts: &[Attempt], out: &mut Out) -> anyhow::Result<()> {
 fn payload(entry: &Entry, out: &mut Out) -> anyhow::Result<()> {
     let bytes = entry.payload.len();
     out.line("")?;
-    out.line(out.paint(Tone::Head, &format!("payload, {bytes} bytes")))?;
+    let head = format!("payload, {}", count(bytes as u64, "byte", "bytes"));
+    out.line(out.paint(Tone::Head, &head))?;
     let Ok(text) = std::str::from_utf8(&entry.payload) else {
         return out.line("  not a text; --json prints it as base64");
     };
     let shown = (0..=SHOWN.min(bytes)).rev().find_map(|end| text.get(..end));
     let shown = shown.unwrap_or_default();
     for line in shown.lines() {
-        out.line(format!("  {}", scrub(line)))?;
+        out.paragraph("  ", Tone::Plain, line)?;
     }
     match shown.len() < bytes {
         true => out.line("  … cut here; --json prints all of it"),

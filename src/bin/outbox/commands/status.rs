@@ -1,16 +1,22 @@
 //! `outbox status`: what is waiting, for how long, and why.
 
+use std::path::Path;
+
 use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{ChannelState, ChannelStats, Counts, Stats};
 
+use super::curl::quoted;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Column, Out, Table, Tone, age, ago, count, scrub, unless_closed};
+use crate::output::{Column, Out, Table, Tone, age, ago, brief, count, scrub, unless_closed};
 
 /// Show what is waiting, for how long, and why
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit code 4: nothing is unsent, but dead letters or conflicts wait for a person.
+Exit codes:
+  0  nothing needs a person, or something is unsent
+  4  nothing is unsent, but dead letters or conflicts wait
+     for a person
 
 Example:
   outbox status till.db")]
@@ -75,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let mut out = Out::new();
     let printed = match arguments.format.json {
         true => out.json(&as_json(&stats)),
-        false => print(&stats, &mut out),
+        false => print(&stats, &arguments.database.db, &mut out),
     };
     unless_closed(printed.and_then(|()| out.flush()))?;
     Ok(match attention(&stats) {
@@ -108,21 +114,84 @@ pub(super) fn as_json(stats: &Stats) -> Status<'_> {
     }
 }
 
-fn print(stats: &Stats, out: &mut Out) -> anyhow::Result<()> {
-    out.text(&stats.to_string())?;
+pub(super) fn print(stats: &Stats, path: &Path, out: &mut Out) -> anyhow::Result<()> {
+    out.paragraph("", Tone::Plain, &waiting(stats))?;
+    if let Some(text) = for_a_person(stats) {
+        out.paragraph("", Tone::Bad, &text)?;
+    }
     if stats.channels.is_empty() {
         return Ok(());
     }
     out.line("")?;
+    table(stats).print(out)?;
+    let troubled = |it: &&ChannelStats| it.state != ChannelState::Ok;
+    let mut blank = true;
+    for channel in stats.channels.iter().filter(troubled) {
+        if std::mem::take(&mut blank) {
+            out.line("")?;
+        }
+        let (name, state) = (&channel.channel, channel.state);
+        let head = format!("{name}: {state} {}", span(channel, stats.now));
+        out.paragraph("", tone(state), head.trim_end())?;
+        if let Some(reason) = &channel.reason {
+            out.paragraph("    ", Tone::Plain, brief(reason))?;
+        }
+    }
+    if stats.conflicts > 0 {
+        out.line("")?;
+        let text = count(stats.conflicts, "conflict", "conflicts");
+        let text = format!("{text}: a dedupe key was used again with other content");
+        out.paragraph("", Tone::Bad, &text)?;
+    }
+    // Whatever waits or does not move has a reason.
+    if stats.total.unsent() > 0 || !blank || for_a_person(stats).is_some() {
+        out.line("")?;
+        let path = path.to_string_lossy();
+        out.line(format!("What to do: outbox why {}", scrub(&quoted(&path))))?;
+    }
+    Ok(())
+}
+
+/// `12 messages waiting, oldest 14 min`
+pub(super) fn waiting(stats: &Stats) -> String {
+    let mut text = match stats.total.unsent() {
+        0 => "nothing waiting".into(),
+        unsent => count(unsent, "message waiting", "messages waiting"),
+    };
+    if let Some(span) = stats.total.oldest_unsent_ms(stats.now) {
+        text.push_str(&format!(", oldest {}", age(span)));
+    }
+    text
+}
+
+/// `4 dead letters and 1 conflict need a person`
+pub(super) fn for_a_person(stats: &Stats) -> Option<String> {
+    let parts = [
+        (stats.total.dead, "dead letter", "dead letters"),
+        (stats.conflicts, "conflict", "conflicts"),
+    ];
+    let told = parts.into_iter().filter(|(number, ..)| *number > 0);
+    let told: Vec<_> = told
+        .map(|(number, one, many)| count(number, one, many))
+        .collect();
+    let verb = match stats.total.dead.saturating_add(stats.conflicts) {
+        0 => return None,
+        1 => "needs",
+        _ => "need",
+    };
+    Some(format!("{} {verb} a person", told.join(" and ")))
+}
+
+fn table(stats: &Stats) -> Table {
     let mut table = Table::new([
-        Column::text("CHANNEL", 8),
+        Column::text("CHANNEL", 12),
         Column::word("STATE"),
         Column::number("UNSENT"),
-        Column::number("OLDEST"),
+        Column::number("OLDEST").spare(3),
         Column::number("DEAD"),
-        Column::number("EXPIRED"),
-        Column::number("CANCELLED"),
-        Column::number("SENT"),
+        Column::number("EXPIRED").spare(1),
+        Column::number("CANCELLED").spare(0),
+        Column::number("SENT").spare(2),
     ]);
     for channel in &stats.channels {
         let counts = &channel.counts;
@@ -143,47 +212,29 @@ fn print(stats: &Stats, out: &mut Out) -> anyhow::Result<()> {
             plain(counts.sent),
         ]);
     }
-    table.print(out)?;
-    let troubled = |it: &&ChannelStats| it.state != ChannelState::Ok;
-    for channel in stats.channels.iter().filter(troubled) {
-        out.line("")?;
-        out.line(trouble(channel, stats.now))?;
-    }
-    if stats.conflicts > 0 {
-        out.line("")?;
-        let text = count(stats.conflicts, "message is", "messages are");
-        let text = format!("{text} kept in outbox_conflict: same dedupe key, other content");
-        out.line(out.paint(Tone::Bad, &text))?;
-    }
-    Ok(())
+    table
 }
 
 pub(super) fn tone(state: ChannelState) -> Tone {
     match state {
         ChannelState::Ok => Tone::Good,
-        ChannelState::Holding | ChannelState::Paused => Tone::Plain,
+        ChannelState::Offline | ChannelState::Holding | ChannelState::Paused => Tone::Wait,
         _ => Tone::Bad,
     }
 }
 
-/// `sales: offline since 20 min ago, next probe in 12 s: connection refused`
-fn trouble(channel: &ChannelStats, now: i64) -> String {
-    let mut line = format!("{}: {}", scrub(&channel.channel), channel.state);
-    if let Some(by) = &channel.paused_by {
-        line.push_str(&format!(" by {}", scrub(by)));
-    }
-    if let Some(since) = channel.since {
-        line.push_str(&format!(", since {}", ago(since, now)));
-    }
+/// `for 20 min, next probe in 12 s`, `by anna@till-7 for 3 h`
+pub(super) fn span(channel: &ChannelStats, now: i64) -> String {
+    let by = channel.paused_by.as_ref().map(|by| format!("by {by}"));
+    let since = |at| format!("for {}", age(now.saturating_sub(at)));
+    let parts = [by, channel.since.map(since)];
+    let mut text = parts.into_iter().flatten().collect::<Vec<_>>().join(" ");
     if let Some(until) = channel.until.filter(|it| *it > now) {
         let what = match channel.state {
-            ChannelState::Holding => "until",
+            ChannelState::Holding => "goes on",
             _ => "next probe",
         };
-        line.push_str(&format!(", {what} {}", ago(until, now)));
+        text.push_str(&format!(", {what} {}", ago(until, now)));
     }
-    if let Some(reason) = &channel.reason {
-        line.push_str(&format!(": {}", scrub(reason)));
-    }
-    line
+    text
 }

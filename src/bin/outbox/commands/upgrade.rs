@@ -7,7 +7,7 @@ use sqlite_outbox::{Error, Outbox, SCHEMA_VERSION};
 use crate::args::{Database, Exit, Format};
 use crate::output::Out;
 
-/// Bring an older outbox up to date, and put back what is missing of it
+/// Bring an older outbox up to date, and mend what it lacks
 ///
 /// Everything is added in one transaction, or nothing is. Programs with the older version go on
 /// working as far as the new one allows it. Messages and other tables stay as they are.

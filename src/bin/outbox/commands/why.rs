@@ -11,7 +11,7 @@ use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, count, scrub};
 use crate::settings;
 
-/// Say why a message has not arrived, or what the whole file is waiting for
+/// Say why a message has not arrived, or what the file waits for
 ///
 /// It ends with whose fault that is and what to do next.
 #[derive(Debug, Args)]

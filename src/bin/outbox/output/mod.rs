@@ -5,7 +5,7 @@ mod time;
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
-use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
 
 use anyhow::Context;
 use serde::Serialize;
@@ -31,37 +31,51 @@ impl std::error::Error for Closed {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,
+    /// It flows, or has arrived.
     Good,
+    /// It waits, and goes on by itself or when a person lets it.
+    Wait,
+    /// A person has to see to it.
     Bad,
-    Dim,
+    /// What stands above something.
     Head,
+}
+
+impl Tone {
+    /// One of the terminal's own colours that can be read on light and on dark: not yellow, not
+    /// dim.
+    fn code(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Plain => return None,
+            Self::Good => "32",
+            Self::Wait => "35",
+            Self::Bad => "31",
+            Self::Head => "1",
+        })
+    }
 }
 
 /// Standard output. Buffered; everything is out when [`Out::finish`] answers.
 pub(crate) struct Out {
-    stream: BufWriter<StdoutLock<'static>>,
-    terminal: bool,
+    stream: Box<dyn Write>,
+    /// Columns of the terminal; `None` where there is none.
+    width: Option<usize>,
     colour: bool,
-    width: usize,
 }
 
 impl Out {
     pub(crate) fn new() -> Self {
         let terminal = io::stdout().is_terminal();
-        let width = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+        let width = || terminal_size::terminal_size().map_or(80, |(it, _)| usize::from(it.0));
         Self {
-            stream: BufWriter::new(io::stdout().lock()),
-            terminal,
+            stream: Box::new(BufWriter::new(io::stdout().lock())),
+            width: terminal.then(width).map(|it| it.max(20)),
             colour: terminal && colours(),
-            width: match terminal {
-                true => width.unwrap_or(80).max(40),
-                false => 80,
-            },
         }
     }
 
-    /// Columns of the terminal, 80 where there is none.
-    pub(crate) fn width(&self) -> usize {
+    /// Columns of the terminal; `None` where a program reads: then nothing is cut or broken.
+    pub(crate) fn room(&self) -> Option<usize> {
         self.width
     }
 
@@ -79,16 +93,26 @@ impl Out {
     /// Some sentences that may hold anything: broken between words on a terminal, one line where
     /// a program reads. `first` stands before the first line, and its width before the others.
     pub(crate) fn paragraph(&mut self, first: &str, tone: Tone, text: &str) -> anyhow::Result<()> {
+        self.broken(first, first.width(), tone, text)
+    }
+
+    /// The same behind a name of a list, which stands in its own colour and takes so many places.
+    pub(crate) fn field(&mut self, name: &str, places: usize, text: &str) -> anyhow::Result<()> {
+        let name = self.paint(Tone::Head, &format!("{name:places$}"));
+        self.broken(&name, places, Tone::Plain, text)
+    }
+
+    fn broken(&mut self, first: &str, places: usize, tone: Tone, text: &str) -> anyhow::Result<()> {
         let text = scrub(text);
-        let room = match self.terminal {
-            true => self.width.saturating_sub(first.width()),
-            false => usize::MAX,
-        };
-        for (number, line) in wrap(&text, room).into_iter().enumerate() {
+        let room = self.width.map(|it| it.saturating_sub(places));
+        for (number, line) in wrap(&text, room.unwrap_or(usize::MAX))
+            .into_iter()
+            .enumerate()
+        {
             let line = self.paint(tone, line);
             match number {
                 0 => self.line(format!("{first}{line}"))?,
-                _ => self.line(format!("{:1$}{line}", "", first.width()))?,
+                _ => self.line(format!("{:places$}{line}", ""))?,
             }
         }
         Ok(())
@@ -102,15 +126,10 @@ impl Out {
 
     /// The text in a colour, if colours are wanted.
     pub(crate) fn paint(&self, tone: Tone, text: &str) -> String {
-        let code = match tone {
-            _ if !self.colour => return text.into(),
-            Tone::Plain => return text.into(),
-            Tone::Good => "32",
-            Tone::Bad => "31",
-            Tone::Dim => "2",
-            Tone::Head => "1",
-        };
-        format!("\x1b[{code}m{text}\x1b[0m")
+        match tone.code().filter(|_| self.colour) {
+            Some(code) => format!("\x1b[{code}m{text}\x1b[0m"),
+            None => text.into(),
+        }
     }
 
     pub(crate) fn flush(&mut self) -> anyhow::Result<()> {
@@ -165,12 +184,37 @@ fn wrap(text: &str, room: usize) -> Vec<&str> {
     lines
 }
 
-/// `1 message`, `2 messages`.
+/// `1 message`, `2,000 messages`.
 pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
     match number {
         1 => format!("1 {one}"),
-        _ => format!("{number} {many}"),
+        _ => format!("{} {many}", thousands(number)),
     }
+}
+
+/// `1,234,567`, for sentences; tables and programs get bare digits.
+pub(crate) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// An error without the start of an answer that only says again what stands before it.
+pub(crate) fn brief(error: &str) -> &str {
+    let shorter = || {
+        let (head, _) = error.split_once("; HTTP ")?;
+        let told = head.split("; ").next()?;
+        let (status, body) = error.get(head.len()..)?.split_once(": ")?;
+        body.contains(told)
+            .then(|| error.get(..head.len() + status.len()))?
+    };
+    shorter().unwrap_or(error)
 }
 
 /// `512 B`, `1.5 MB`: thousands, as disks are sold.
@@ -243,6 +287,23 @@ fn escape_json(text: &str) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
+/// What is printed on a terminal of this width, without colours; `None`: where there is none.
+#[cfg(test)]
+pub(crate) fn printed(
+    width: Option<usize>,
+    print: impl FnOnce(&mut Out) -> anyhow::Result<()>,
+) -> String {
+    let mut file = tempfile::tempfile().unwrap();
+    let mut out = Out {
+        stream: Box::new(file.try_clone().unwrap()),
+        width,
+        colour: false,
+    };
+    print(&mut out).unwrap();
+    io::Seek::rewind(&mut file).unwrap();
+    io::read_to_string(file).unwrap()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,6 +316,34 @@ mod tests {
         assert_eq!(wrap("indivisible", 3), ["indivisible"]);
         assert_eq!(wrap("日本 日本", 5), ["日本", "日本"]);
         assert_eq!(wrap("", 5), [""]);
+    }
+
+    #[test]
+    fn an_error_says_a_thing_once() {
+        let long = r#"no such item; HTTP 422 Unprocessable Entity: {"detail":"no such item"}"#;
+        assert_eq!(brief(long), "no such item; HTTP 422 Unprocessable Entity");
+        for whole in [
+            r#"no such item; HTTP 422 Unprocessable Entity: {"detail":"other"}"#,
+            "HTTP 502 Bad Gateway: <html>",
+            "erp.example refuses the connection",
+            "; HTTP ",
+            "",
+        ] {
+            assert_eq!(brief(whole), whole);
+        }
+    }
+
+    #[test]
+    fn large_numbers_are_told_in_thousands() {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1,000"),
+            (1_234_567, "1,234,567"),
+        ] {
+            assert_eq!(thousands(number), text);
+        }
+        assert_eq!(count(3_214, "message", "messages"), "3,214 messages");
     }
 
     #[test]

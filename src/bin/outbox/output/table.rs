@@ -18,6 +18,8 @@ pub(crate) struct Column {
     align: Align,
     /// May be cut down to this many places; `None` never.
     least: Option<usize>,
+    /// May be left out, those with the lowest rank first; `None` never.
+    spare: Option<u8>,
 }
 
 impl Column {
@@ -26,35 +28,47 @@ impl Column {
             title,
             align: Align::Right,
             least: None,
+            spare: None,
         }
     }
 
     pub(crate) fn word(title: &'static str) -> Self {
         Self {
-            title,
             align: Align::Left,
-            least: None,
+            ..Self::number(title)
         }
     }
 
     /// Free text, cut where it does not fit.
     pub(crate) fn text(title: &'static str, least: usize) -> Self {
         Self {
-            title,
-            align: Align::Left,
             least: Some(least),
+            ..Self::word(title)
+        }
+    }
+
+    /// Left out where there is no room for all, before those of a higher rank.
+    pub(crate) fn spare(self, rank: u8) -> Self {
+        Self {
+            spare: Some(rank),
+            ..self
         }
     }
 }
 
 const GAP: &str = "  ";
 
-/// Rows under titles. Cells are scrubbed here.
+/// A text that cannot be read any more in fewer places.
+const FEWEST: usize = 4;
+
+/// Rows under titles. Cells are scrubbed here. On a terminal every row is one line; where there is
+/// none, nothing is left out and nothing is cut.
 #[derive(Debug)]
 pub(crate) struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<(String, Tone)>>,
-    widths: Option<Vec<usize>>,
+    /// `None` for a column that is left out.
+    widths: Option<Vec<Option<usize>>>,
 }
 
 impl Table {
@@ -77,7 +91,7 @@ impl Table {
         let first = self.widths.is_none();
         let widths = match self.widths.take() {
             Some(widths) => widths,
-            None => self.measure(out.width()),
+            None => self.measure(out.room()),
         };
         if first {
             let titles = self.columns.iter().map(|it| (it.title.into(), Tone::Head));
@@ -92,52 +106,107 @@ impl Table {
         Ok(())
     }
 
-    fn render(&self, out: &Out, cells: &[(String, Tone)], widths: &[usize]) -> String {
+    fn render(&self, out: &Out, cells: &[(String, Tone)], widths: &[Option<usize>]) -> String {
         let mut line = String::new();
-        let last = widths.len().saturating_sub(1);
-        let parts = self.columns.iter().zip(widths).zip(cells).enumerate();
-        for (index, ((column, width), (text, tone))) in parts {
-            let text = match column.least {
-                Some(_) => cut(text, *width),
-                None => text.clone(),
+        let mut gap = "";
+        for ((column, width), (text, tone)) in self.columns.iter().zip(widths).zip(cells) {
+            let Some(width) = *width else { continue };
+            let text = match (column.least, out.room()) {
+                (Some(_), Some(_)) => cut(text, width),
+                _ => text.clone(),
             };
             let fill = " ".repeat(width.saturating_sub(text.width()));
             let text = out.paint(*tone, &text);
-            match column.align {
-                Align::Right => line.extend([fill, text]),
-                Align::Left if index == last => line.push_str(&text),
-                Align::Left => line.extend([text, fill]),
-            }
-            if index < last {
-                line.push_str(GAP);
-            }
+            line.push_str(gap);
+            line.extend(match column.align {
+                Align::Right => [fill, text],
+                Align::Left => [text, fill],
+            });
+            gap = GAP;
         }
         line.truncate(line.trim_end().len());
         line
     }
 
-    /// Natural widths; where they do not fit, the texts give way from the left: the last one is the
-    /// most telling.
-    fn measure(&self, room: usize) -> Vec<usize> {
-        let mut widths: Vec<usize> = self.columns.iter().map(|it| it.title.width()).collect();
+    /// Natural widths. Where they do not fit, columns that can be spared go: those that say nothing
+    /// before a text is cut, the others before one would become too short. Of the texts, the widest
+    /// is cut first, and the last one is the most telling.
+    fn measure(&self, room: Option<usize>) -> Vec<Option<usize>> {
+        let mut widths: Vec<_> = self
+            .columns
+            .iter()
+            .map(|it| Some(it.title.width()))
+            .collect();
         for row in &self.rows {
             for (width, (text, _)) in widths.iter_mut().zip(row) {
-                *width = (*width).max(text.width());
+                *width = (*width).max(Some(text.width()));
             }
         }
-        let gaps = GAP.len() * widths.len().saturating_sub(1);
-        loop {
-            let excess = (widths.iter().sum::<usize>() + gaps).saturating_sub(room);
-            if excess == 0 {
-                return widths;
+        let Some(room) = room else {
+            return widths;
+        };
+        let spare = |(index, it): (usize, &Column)| it.spare.map(|rank| (rank, index));
+        let mut spare: Vec<_> = self.columns.iter().enumerate().filter_map(spare).collect();
+        spare.sort_unstable();
+        let (blank, telling): (Vec<_>, Vec<_>) =
+            spare.into_iter().partition(|it| self.is_blank(it.1));
+        for (_, index) in blank {
+            if total(&widths) > room {
+                widths.splice(index..=index, [None]);
             }
-            let mut soft = widths.iter_mut().zip(&self.columns);
-            match soft.find(|(width, it)| it.least.is_some_and(|least| least < **width)) {
-                Some((width, _)) => *width -= 1,
-                None => return widths,
+        }
+        for (_, index) in telling {
+            if self.narrowest(&widths) > room {
+                widths.splice(index..=index, [None]);
+            }
+        }
+        self.cut_to(room, &mut widths);
+        // What comes in later rows may be longer: the last text has all the room there is.
+        let left = room.saturating_sub(total(&widths));
+        if let (Some(Some(width)), Some(Some(_))) =
+            (widths.last_mut(), self.columns.last().map(|it| it.least))
+        {
+            *width += left;
+        }
+        widths
+    }
+
+    /// A column of zeros.
+    fn is_blank(&self, index: usize) -> bool {
+        let mut cells = self.rows.iter().filter_map(|row| row.get(index));
+        cells.all(|(text, _)| text == "0")
+    }
+
+    /// What a row takes when every text is as short as it may become.
+    fn narrowest(&self, widths: &[Option<usize>]) -> usize {
+        let short = |(width, it): (&Option<usize>, &Column)| {
+            width.map(|width| it.least.map_or(width, |least| width.min(least)))
+        };
+        let widths: Vec<_> = widths.iter().zip(&self.columns).map(short).collect();
+        total(&widths)
+    }
+
+    fn cut_to(&self, room: usize, widths: &mut [Option<usize>]) {
+        // Too narrow even so: better short than broken over two lines.
+        let tight = self.narrowest(widths) > room;
+        while total(widths) > room {
+            let soft = widths.iter_mut().zip(&self.columns);
+            let soft = soft.filter_map(|(width, it)| {
+                let least = if tight { FEWEST } else { it.least? };
+                let width = width.as_mut().filter(|width| **width > least)?;
+                it.least.map(|_| width)
+            });
+            match soft.rev().max_by_key(|width| **width) {
+                Some(width) => *width -= 1,
+                None => return,
             }
         }
     }
+}
+
+fn total(widths: &[Option<usize>]) -> usize {
+    let shown = widths.iter().flatten();
+    shown.clone().sum::<usize>() + GAP.len() * shown.count().saturating_sub(1)
 }
 
 /// The text in at most so many places, with `…` where it was cut.
@@ -169,17 +238,49 @@ mod tests {
         assert_eq!(cut("日本語の文", 5), "日本…");
     }
 
+    fn cell(text: &str) -> (String, Tone) {
+        (text.to_string(), Tone::Plain)
+    }
+
     #[test]
-    fn texts_give_way_from_the_left_and_numbers_do_not() {
+    fn the_widest_text_gives_way_and_numbers_do_not() {
         let mut table = Table::new([
             Column::number("ID"),
             Column::text("KEY", 4),
             Column::text("WHY", 4),
         ]);
-        let cell = |text: &str| (text.to_string(), Tone::Plain);
         table.row([cell("1234567"), cell("S-1045"), cell(&"x".repeat(200))]);
-        assert_eq!(table.measure(40), [7, 4, 25]);
-        assert_eq!(table.measure(10), [7, 4, 4]);
-        assert_eq!(table.measure(400), [7, 6, 200]);
+        let measure = |room| {
+            table
+                .measure(room)
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(measure(Some(40)), [7, 6, 23]);
+        assert_eq!(measure(Some(20)), [7, 4, 5]);
+        assert_eq!(measure(Some(10)), [7, 4, 4]);
+        assert_eq!(measure(Some(400)), [7, 6, 383]);
+        assert_eq!(measure(None), [7, 6, 200]);
+    }
+
+    #[test]
+    fn what_can_be_spared_goes_before_a_text_becomes_too_short() {
+        let mut table = Table::new([
+            Column::text("KEY", 8),
+            Column::number("TRIES").spare(0),
+            Column::number("AGE").spare(1),
+        ]);
+        table.row([cell("日本語キー-1"), cell("12"), cell("14 min")]);
+        assert_eq!(table.measure(Some(25)), [Some(10), Some(5), Some(6)]);
+        assert_eq!(table.measure(Some(23)), [Some(8), Some(5), Some(6)]);
+        assert_eq!(table.measure(Some(22)), [Some(12), None, Some(6)]);
+        assert_eq!(table.measure(Some(12)), [Some(12), None, None]);
+        assert_eq!(table.measure(Some(6)), [Some(6), None, None]);
+        assert_eq!(table.measure(Some(2)), [Some(4), None, None]);
+        let mut table = Table::new([Column::text("KEY", 4), Column::number("TRIES").spare(0)]);
+        table.row([cell("S-104522"), cell("0")]);
+        assert_eq!(table.measure(Some(14)), [Some(8), None]);
+        assert_eq!(table.measure(Some(15)), [Some(8), Some(5)]);
     }
 }

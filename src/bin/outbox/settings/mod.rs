@@ -25,11 +25,12 @@ macro_rules! example {
 A settings file, outbox.toml:
   [channel.sales]
   url = \"https://erp.example/api/sales/{dedupe_key}\"
-  bearer = { env = \"ERP_TOKEN\" }   # or { file = \"PATH\" }, { command = [\"PROGRAM\"] }
-  reply = { require = \"/id\" }      # a 2xx without it is no delivery
-  [channel.default]                # every other channel
+  bearer = { env = \"ERP_TOKEN\" }  # or file, or command
+  reply = { require = \"/id\" }     # else it is no delivery
+  [channel.default]               # every other channel
   url = \"https://erp.example/api/{channel}\"
-Every key is in docs/settings.md and docs/outbox.toml of the source.
+Every key: docs/settings.md and docs/outbox.toml, in the
+source.
 "
     };
 }

@@ -23,7 +23,7 @@ use crate::settings;
 /// Messages of each kind that are told.
 const MOST: usize = 200;
 
-/// Write a support file: states, errors, settings and versions, without payloads or secrets
+/// Write a support file, without payloads or secrets
 ///
 /// One JSON text. Left out are payloads, answers, headers, recipients, principals and dedupe keys;
 /// of the settings, header values, logins and what follows ? in a URL. Errors are in it as the

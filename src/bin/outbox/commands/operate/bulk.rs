@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     channel: Option<String>,
     /// With --all: only these
-    #[arg(long, conflicts_with = "which", value_parser = args::status)]
+    #[arg(long, conflicts_with = "which", value_parser = args::status(), ignore_case = true)]
     status: Option<Status>,
     /// With --all: only those whose last failed attempt has this code, e.g. timeout or http_400
     #[arg(long, value_name = "CODE", conflicts_with = "which")]

@@ -10,7 +10,7 @@ use crate::args::{Database, Exit, Format};
 use crate::commands::enqueue::read_payload;
 use crate::output::Out;
 
-/// Give a dead message, or one that was never attempted, another payload
+/// Give a dead or never attempted message another payload
 ///
 /// It keeps its place, its keys and its headers, and gets a new message id and a fresh budget:
 /// to the receiver it is another message. The former bytes and id are kept for the record.

@@ -29,9 +29,11 @@ const TICK: Duration = Duration::from_millis(100);
 /// letters, failures to write the file; with --json on stdout, an object a line. SIGHUP makes it read its settings again.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
-Exit codes: 0 it was asked to stop, and everything it knew is recorded;
-1 it could not do its work. A second signal ends it at once: nothing is lost,
-what was under way may be sent again.
+Exit codes:
+  0  it was asked to stop, and what it knew is recorded
+  1  it could not do its work
+A second signal ends it at once: nothing is lost, what was
+under way may be sent again.
 
 ", settings::example!(), "
 Example:

@@ -23,7 +23,7 @@ use serve::Sink;
 /// Requests that were answered and not yet printed; then the answers wait.
 const WAITING: usize = 256;
 
-/// Run a receiver to rehearse with: it prints what it gets, and fails as you like
+/// Run a receiver to rehearse with, which fails as you like
 ///
 /// It listens on this machine only, prints its URL first, and answers with a document number. A
 /// message that comes again gets the number it had. Ctrl-C ends it.

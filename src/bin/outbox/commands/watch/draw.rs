@@ -7,16 +7,22 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
-use sqlite_outbox::{ChannelState, ChannelStats};
 use unicode_width::UnicodeWidthStr;
 
 use super::model::{Model, time};
 use super::rows::{self, bars};
 use super::sheet::{Block, Cell, List, Sheet, Theme, cut_left, line, wrapped};
-use crate::output::{Tone, age, cut, scrub};
+use crate::commands::status;
+use crate::output::{Tone, age, cut};
 
 /// From here on, reasons stand beside the channels and not below them.
-const WIDE: usize = 120;
+const WIDE: usize = 150;
+
+/// A course of time in fewer places says nothing.
+const LEAST_DEPTH: usize = 8;
+
+/// From here on, failed messages have all their columns.
+const ROOMY: usize = 110;
 
 pub(super) fn all(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     let area = frame.area();
@@ -31,9 +37,10 @@ pub(super) fn all(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     };
     let room = height - 1;
     head(&mut sheet, model, room);
-    if model.look.is_some() {
-        chart(&mut sheet, model, room);
-        lists(&mut sheet, model, room);
+    if model.help {
+        keys(&mut sheet, room);
+    } else if model.look.is_some() {
+        body(&mut sheet, model, room);
     }
     sheet.lines.truncate(room);
     sheet.lines.resize(room, Line::default());
@@ -48,7 +55,7 @@ fn head(sheet: &mut Sheet, model: &Model, room: usize) {
         sheet.text(Tone::Head, &model.path);
         match trouble(model) {
             Some(trouble) => sheet.text(Tone::Bad, &trouble),
-            None => sheet.text(Tone::Dim, "reading …"),
+            None => sheet.text(Tone::Plain, "reading …"),
         }
         return;
     };
@@ -59,16 +66,21 @@ fn head(sheet: &mut Sheet, model: &Model, room: usize) {
     sheet.lines.push(Line::from(vec![
         Span::styled(path, sheet.theme.style(Tone::Head)),
         Span::raw(fill),
-        Span::styled(time, sheet.theme.style(Tone::Dim)),
+        Span::styled(time, sheet.theme.style(Tone::Plain)),
     ]));
     match trouble(model) {
         Some(trouble) => sheet.text(Tone::Bad, &trouble),
-        None => sheet.text(Tone::Plain, &scrub(&look.stats.to_string())),
+        None => sheet.text(Tone::Plain, &status::waiting(&look.stats)),
     }
-    if room > 6 {
+    if let Some(text) = status::for_a_person(&look.stats) {
+        let short = text
+            .split(" need")
+            .next()
+            .filter(|_| text.width() > sheet.width);
+        sheet.text(Tone::Bad, short.unwrap_or(&text));
+    }
+    if room > 13 {
         sheet.text(Tone::Plain, &rows::progress(model));
-    }
-    if room > 9 {
         sheet.text(Tone::Plain, &rows::sending(model));
     }
 }
@@ -81,18 +93,11 @@ fn trouble(model: &Model) -> Option<String> {
     waiting.or_else(|| model.trouble.clone())
 }
 
-/// The depth of all channels together.
-fn chart(sheet: &mut Sheet, model: &Model, room: usize) {
-    let troubled = |it: &&ChannelStats| it.state != ChannelState::Ok;
-    let channels = model.channels();
-    let lines = channels.len() + channels.iter().filter(troubled).count();
-    let rows = match room {
-        // The channels themselves are more important.
-        _ if room < 12 + lines.min(8) => return,
-        ..17 => return,
-        17..23 => 2,
-        23..32 => 3,
-        _ => 6,
+/// The depth of all channels together, in rows that the lists do not need.
+fn chart(sheet: &mut Sheet, model: &Model, lists: usize, room: usize) {
+    let rows = match room.saturating_sub(sheet.lines.len() + 2 + lists) {
+        ..2 => return,
+        rows => rows.min(if room < 32 { 3 } else { 6 }),
     };
     let span = model.total.span(sheet.width);
     let seen = model.total.depths().rev().take(sheet.width).max();
@@ -112,22 +117,31 @@ fn chart(sheet: &mut Sheet, model: &Model, room: usize) {
     }
 }
 
-/// Channels and failures share what is left: a third of it is kept for the failures.
-fn lists(sheet: &mut Sheet, model: &Model, room: usize) {
-    let spaced = room > 13;
+/// The chart, the channels and the failures share what is left. The lists come first; reasons below
+/// the channels give way to channels, all but that of the chosen one.
+fn body(sheet: &mut Sheet, model: &Model, room: usize) {
+    let gap = usize::from(room > 13);
     let detail = match (rows::detail(model), room > 15) {
         (Some(text), true) => wrapped(&text, sheet.width, 2),
         _ => Vec::new(),
     };
-    let space = usize::from(spaced) * 2 + 2;
-    let left = room.saturating_sub(sheet.lines.len() + space + detail.len());
-    let (channels, failures) = (channels(sheet, model), failures(sheet, model));
-    let wanted = |blocks: &[Block]| blocks.iter().map(|it| it.lines.len()).sum::<usize>();
-    let lower = wanted(&failures.blocks).min(left / 3).max(1);
-    let upper = wanted(&channels.blocks).min(left.saturating_sub(lower));
+    let wanted = |list: &List| list.blocks.iter().map(|it| it.lines.len()).sum::<usize>();
+    let failures = failures(sheet, model);
+    let titles = gap * 2 + 2;
+    let some = wanted(&failures).clamp(1, 4);
+    let left = |sheet: &Sheet| room.saturating_sub(sheet.lines.len() + titles + detail.len());
+    let mut channels = channels(sheet, model);
+    if wanted(&channels) + some > left(sheet) {
+        channels.blocks.iter_mut().for_each(Block::shorten);
+    }
+    let lists = titles + detail.len() + wanted(&channels) + some;
+    chart(sheet, model, lists, room);
+    let left = left(sheet);
+    let lower = wanted(&failures).min(left / 3).max(1);
+    let upper = wanted(&channels).max(1).min(left.saturating_sub(lower));
     let lower = left.saturating_sub(upper);
     for (list, room) in [(channels, upper), (failures, lower)] {
-        if spaced {
+        if gap > 0 {
             sheet.lines.push(Line::default());
         }
         list.print(sheet, room);
@@ -151,7 +165,7 @@ fn channels(sheet: &Sheet, model: &Model) -> List {
     let channels = rows::channels(model);
     let most = match width {
         WIDE.. => 24,
-        60.. => 12,
+        60.. => width.saturating_sub(62).clamp(10, 24),
         _ => width.saturating_sub(40).max(7),
     };
     let name = fit(channels.iter().map(|it| it.name.as_str()), 7, most);
@@ -191,7 +205,7 @@ fn channels(sheet: &Sheet, model: &Model) -> List {
         if !narrow {
             cells.push((rate, Tone::Plain, 7, true));
         }
-        if !narrow && depth >= 4 {
+        if !narrow && depth >= LEAST_DEPTH {
             cells.push((bars, Tone::Plain, depth, false));
         }
         if width >= WIDE {
@@ -242,34 +256,40 @@ fn channels(sheet: &Sheet, model: &Model) -> List {
 fn failures(sheet: &Sheet, model: &Model) -> List {
     let (theme, width) = (sheet.theme, sheet.width);
     let failures = rows::failures(model);
-    let channel = fit(failures.iter().map(|it| it.channel.as_str()), 7, 14);
-    let key = fit(
-        failures.iter().map(|it| it.key.as_str()),
+    let texts = |of: fn(&rows::Failure) -> &str| failures.iter().map(of);
+    let ago = fit(texts(|it| &it.ago), 3, 10);
+    let channel = fit(
+        texts(|it| &it.channel),
         7,
-        match width {
-            WIDE.. => 36,
-            70.. => 16,
-            _ => 11,
-        },
+        if width < ROOMY { 12 } else { 24 },
     );
+    let key = match width {
+        ROOMY.. => 36,
+        70.. => 24,
+        _ => (width / 3).max(11),
+    };
+    let key = fit(texts(|it| &it.key), 7, key);
     let cells = |texts: [String; 7], tone: Tone| {
-        let [ago, from, id, name, tries, next, why] = texts;
-        let mut cells: Vec<Cell> = vec![(ago, Tone::Plain, 10, true)];
+        let [when, from, id, name, tries, next, why] = texts;
+        let mut cells: Vec<Cell> = Vec::new();
+        if width >= 60 {
+            cells.push((when, Tone::Plain, ago, true));
+        }
         if width >= 70 {
             cells.push((from, Tone::Plain, channel, false));
         }
-        if width >= WIDE {
+        if width >= ROOMY {
             cells.push((id, Tone::Plain, 8, true));
         }
         cells.push((name, Tone::Plain, key, false));
-        if width >= WIDE {
+        if width >= ROOMY {
             cells.push((tries, Tone::Plain, 5, true));
         }
         cells.push((next, tone, 8, false));
         cells.push((why, Tone::Plain, width, false));
         cells
     };
-    let titles = ["FAILED AGO", "CHANNEL", "ID", "KEY", "TRIES", "NEXT", "WHY"];
+    let titles = ["AGO", "CHANNEL", "ID", "KEY", "TRIES", "NEXT", "WHY"];
     let title = line(
         theme,
         false,
@@ -295,6 +315,27 @@ fn failures(sheet: &Sheet, model: &Model) -> List {
     }
 }
 
+/// What the keys do.
+fn keys(sheet: &mut Sheet, room: usize) {
+    if room > 12 {
+        sheet.lines.push(Line::default());
+    }
+    for (key, text) in [
+        ("arrows", "choose; so do j and k"),
+        ("Tab", "go to the other list"),
+        ("p", "pause the channel"),
+        ("r", "resume it, whatever stopped it"),
+        ("R", "send its dead letters again,"),
+        ("", "or only the chosen one"),
+        ("c", "cancel the chosen message"),
+        ("q", "quit"),
+    ] {
+        let key = Span::styled(format!("{key:>8}  "), sheet.theme.style(Tone::Head));
+        sheet.lines.push(Line::from(vec![key, Span::raw(text)]));
+    }
+    sheet.text(Tone::Plain, "          What changes something asks first.");
+}
+
 /// A question, the outcome of an action, or the keys.
 fn foot(sheet: &mut Sheet, model: &Model) {
     if let Some((_, question)) = &model.asking {
@@ -311,10 +352,13 @@ fn foot(sheet: &mut Sheet, model: &Model) {
     } else if let Some((tone, note)) = &model.note {
         sheet.text(*tone, note);
     } else {
-        let keys = match sheet.width {
-            76.. => "arrows choose  Tab list  p pause  r resume  R retry dead  c cancel  q quit",
-            _ => "p pause r resume R retry dead c cancel q quit",
-        };
-        sheet.text(Tone::Dim, keys);
+        sheet.text(
+            Tone::Plain,
+            match sheet.width {
+                62.. => "p pause  r resume  R retry  c cancel  Tab list  ? keys  q quit",
+                40.. => "p pause  r resume  R retry  ? keys  q",
+                _ => "? keys  q quit",
+            },
+        );
     }
 }

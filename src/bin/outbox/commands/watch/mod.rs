@@ -33,7 +33,10 @@ use sheet::Theme;
 /// How long a signal or an answer may lie there before it is noticed; keys are noticed at once.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Watch the file live: channels, depth, rate, what is in flight, what failed last
+/// Watch the file live, with keys to pause, resume, retry, cancel
+///
+/// It shows channels with state and reason, depth over time, rate, what is in flight and what failed
+/// last, what needs a person first.
 ///
 /// Keys: arrows or j and k choose a channel or a failed message, Tab goes to the other list;
 /// p pauses the channel, r resumes it, R sends its dead letters (or the chosen one) again,

@@ -21,7 +21,7 @@ pub(super) struct Look {
     pub(super) stats: Stats,
     /// Under way.
     pub(super) sending: Vec<Letter>,
-    /// Dead, or failed and to be tried again; the newest failure first.
+    /// First the dead, then those that are tried again; the newest failure first.
     pub(super) failed: Vec<Letter>,
 }
 
@@ -161,6 +161,8 @@ pub(super) struct Model {
     /// An action is under way.
     pub(super) working: bool,
     pub(super) note: Option<(Tone, String)>,
+    /// The keys are shown in place of the lists.
+    pub(super) help: bool,
 }
 
 impl Model {
@@ -173,9 +175,14 @@ impl Model {
 
     /// A reading, and when it was on the monotonic clock.
     pub(super) fn seen(&mut self, mut look: Look, at: Duration) {
-        // Where something is wrong, one looks first.
-        let well = |it: &ChannelStats| it.state == ChannelState::Ok;
-        look.stats.channels.sort_by_key(well);
+        // Where a person is needed, one looks first; then where nothing moves.
+        let calm = |it: &ChannelStats| match it.state {
+            _ if it.counts.dead > 0 => 0,
+            ChannelState::Unauthorised | ChannelState::Rejecting | ChannelState::Unrouted => 0,
+            ChannelState::Ok => 2,
+            _ => 1,
+        };
+        look.stats.channels.sort_by_key(calm);
         let place = self.place();
         let total = &look.stats.total;
         self.total.add(at, total.unsent(), total.sent);
@@ -274,16 +281,20 @@ impl Model {
                 }
                 KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => {
                     self.asking = None;
-                    self.note = Some((Tone::Dim, "nothing was changed".into()));
+                    self.note = Some((Tone::Plain, "nothing was changed".into()));
                 }
                 _ => {}
             }
             return Effect::Nothing;
         }
         self.note = None;
+        if std::mem::take(&mut self.help) && key != KeyCode::Char('q') {
+            return Effect::Nothing;
+        }
         let channels = self.channels().len();
         match key {
             KeyCode::Char('q') | KeyCode::Esc => return Effect::Quit,
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.help = true,
             KeyCode::Up | KeyCode::Char('k') => self.go(|it| it.saturating_sub(1)),
             KeyCode::Down | KeyCode::Char('j') => self.go(|it| it + 1),
             KeyCode::PageUp => self.go(|it| it.saturating_sub(10)),
@@ -304,10 +315,10 @@ impl Model {
     fn ask(&mut self, letter: char) {
         match self.question(letter) {
             _ if self.working => {
-                self.note = Some((Tone::Dim, "one thing after the other …".into()))
+                self.note = Some((Tone::Plain, "one thing after the other …".into()))
             }
             Ok(asking) => self.asking = Some(asking),
-            Err(text) => self.note = Some((Tone::Dim, text)),
+            Err(text) => self.note = Some((Tone::Plain, text)),
         }
     }
 

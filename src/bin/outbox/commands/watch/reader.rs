@@ -17,10 +17,6 @@ const TRIED: usize = 32;
 
 const SENDING: usize = 16;
 
-/// Dead letters read at once, and how often in one reading, on the way to the last ones.
-const PAGE: usize = 500;
-const PAGES: usize = 8;
-
 #[derive(Debug)]
 pub(super) enum Ask {
     Look,
@@ -42,8 +38,6 @@ pub(super) struct Reader {
     path: PathBuf,
     who: String,
     open: Option<(Identity, Outbox)>,
-    /// All dead letters up to this row are known not to be among the last ones.
-    passed: i64,
 }
 
 impl Reader {
@@ -52,7 +46,6 @@ impl Reader {
             path: path.into(),
             who,
             open: None,
-            passed: 0,
         }
     }
 
@@ -95,7 +88,6 @@ impl Reader {
             _ => {
                 let outbox = Outbox::open_existing(&self.path)?;
                 self.open = Some((identity, outbox.clone()));
-                self.passed = 0;
                 Ok(outbox)
             }
         }
@@ -104,49 +96,25 @@ impl Reader {
     fn look(&mut self) -> Result<Look> {
         let outbox = self.outbox()?;
         let stats = outbox.stats()?;
-        let list = |status, number: u64, most| match number {
+        let list = |status, number: u64, filter: Filter| match number {
             0 => Ok(Vec::new()),
-            _ => outbox.list(&Filter::new().status(status).limit(most)),
+            _ => outbox.list(&filter.status(status)),
         };
-        let sending = list(Status::Sending, stats.total.sending, SENDING)?;
-        let mut failed = match stats.total.dead {
-            0 => Vec::new(),
-            _ => self.last_dead(&outbox)?,
-        };
-        let pending = list(Status::Pending, stats.total.pending, TRIED)?;
-        let tried = pending.into_iter().filter(|it| it.last_error.is_some());
-        failed.extend(tried.map(Letter::from));
-        failed.sort_by_key(|it| std::cmp::Reverse((it.at, it.id)));
+        let first = |most| Filter::new().limit(most);
+        let total = &stats.total;
+        let sending = list(Status::Sending, total.sending, first(SENDING))?;
+        let failed = list(Status::Dead, total.dead, first(FAILED).newest_first())?;
+        let mut tried = list(Status::Pending, total.pending, first(TRIED))?;
+        tried.retain(|it| it.last_error.is_some());
+        let mut failed: Vec<_> = failed.into_iter().chain(tried).map(Letter::from).collect();
+        // The dead wait for a person; the others go on by themselves.
+        failed.sort_by_key(|it| std::cmp::Reverse((it.dead, it.at, it.id)));
         failed.truncate(FAILED);
         Ok(Look {
             stats,
             sending: sending.into_iter().map(Letter::from).collect(),
             failed,
         })
-    }
-
-    /// The dead letters enqueued last. When there are many, it takes some readings to get there.
-    fn last_dead(&mut self, outbox: &Outbox) -> Result<Vec<Letter>> {
-        let mut last: Vec<Letter> = Vec::new();
-        let mut after = self.passed;
-        for _ in 0..PAGES {
-            let page = Filter::new().status(Status::Dead).after(after).limit(PAGE);
-            let page = outbox.list(&page)?;
-            let Some(end) = page.last() else {
-                break;
-            };
-            after = end.id;
-            last.extend(page.into_iter().map(Letter::from));
-            let surplus = last.len().saturating_sub(FAILED);
-            if let Some(it) = last.drain(..surplus).next_back() {
-                self.passed = it.id;
-            }
-        }
-        // The last ones were retried or cancelled: those before them are the last now.
-        if last.len() < FAILED {
-            self.passed = 0;
-        }
-        Ok(last)
     }
 
     fn act(&mut self, action: &Action) -> Result<String> {

@@ -6,7 +6,7 @@ use sqlite_outbox::{ChannelState, ChannelStats};
 
 use super::model::{Chosen, Letter, Model, Track, per_second};
 use crate::commands::status;
-use crate::output::{Tone, age, ago, count, scrub};
+use crate::output::{Tone, age, ago, brief, count, scrub};
 
 /// One channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) struct Channel {
     pub(super) dead: u64,
     pub(super) rate: String,
     pub(super) depths: Vec<u64>,
-    /// What stops it; empty while messages flow.
+    /// What needs a person, and what stops it; empty while messages flow.
     pub(super) why: String,
 }
 
@@ -58,36 +58,33 @@ pub(super) fn channels(model: &Model) -> Vec<Channel> {
             dead: it.counts.dead,
             rate: rate(track.rate()),
             depths: track.depths().collect(),
-            why: why(it, model.now()),
+            why: why(it, model),
         }
     };
     model.channels().iter().map(row).collect()
 }
 
-fn why(channel: &ChannelStats, now: i64) -> String {
-    if channel.state == ChannelState::Ok {
-        return String::new();
-    }
+fn why(channel: &ChannelStats, model: &Model) -> String {
     let mut parts = Vec::new();
-    if let Some(by) = &channel.paused_by {
-        parts.push(format!("by {}", scrub(by)));
+    if channel.counts.dead > 0 {
+        let dead = count(channel.counts.dead, "dead letter", "dead letters");
+        let last = |it: &&Letter| it.dead && it.channel == channel.channel;
+        parts.push(match model.failed().iter().find(last) {
+            Some(it) => format!("{dead}: {}", scrub(brief(&it.error))),
+            None => dead,
+        });
     }
-    if let Some(since) = channel.since {
-        parts.push(format!("for {}", age(now.saturating_sub(since))));
-    }
-    if let Some(until) = channel.until.filter(|it| *it > now) {
-        let what = match channel.state {
-            ChannelState::Holding => "until",
-            _ => "next probe",
-        };
-        parts.push(format!("{what} {}", ago(until, now)));
-    }
-    let parts = parts.join(", ");
-    match &channel.reason {
+    if channel.state != ChannelState::Ok {
         // First what says most: the rest may be cut.
-        Some(reason) => format!("{}; {parts}", scrub(reason)),
-        None => parts,
+        parts.extend(
+            channel
+                .reason
+                .as_deref()
+                .map(|it| scrub(brief(it)).into_owned()),
+        );
+        parts.push(scrub(&status::span(channel, model.now())).into_owned());
     }
+    parts.join("; ")
 }
 
 pub(super) fn failures(model: &Model) -> Vec<Failure> {
@@ -109,7 +106,7 @@ pub(super) fn failures(model: &Model) -> Vec<Failure> {
             false => ago(it.due.max(now), now),
         },
         tone: if it.dead { Tone::Bad } else { Tone::Plain },
-        why: scrub(&it.error).into_owned(),
+        why: scrub(brief(&it.error)).into_owned(),
     };
     model.failed().iter().map(row).collect()
 }
@@ -126,7 +123,7 @@ pub(super) fn detail(model: &Model) -> Option<String> {
         "#{} {}, {tries}: {}",
         it.id,
         scrub(&it.key),
-        scrub(&it.error)
+        scrub(brief(&it.error))
     ))
 }
 
@@ -202,7 +199,8 @@ pub(super) fn bars(
     let mut last: Vec<u64> = depths.rev().take(width).collect();
     last.reverse();
     let most = u128::from(last.iter().copied().max().unwrap_or(0).max(1));
-    let steps = rows.saturating_mul(8);
+    // The top stays free, so that one row can be told from the next.
+    let steps = rows.saturating_mul(8).saturating_sub(1);
     // Rounded up: as long as something waits, a bar is there.
     let height = |depth: u64| (u128::from(depth) * steps as u128).div_ceil(most);
     let bar = |depth: u64, row: usize| {

@@ -21,7 +21,7 @@ impl Theme {
             Tone::Plain => Style::new(),
             Tone::Good => colour(Color::Green),
             Tone::Bad => colour(Color::Red).add_modifier(Modifier::BOLD),
-            Tone::Dim => Style::new().add_modifier(Modifier::DIM),
+            Tone::Wait => colour(Color::Magenta),
             Tone::Head => Style::new().add_modifier(Modifier::BOLD),
         }
     }
@@ -52,6 +52,15 @@ impl Sheet {
 pub(super) struct Block {
     pub(super) chosen: bool,
     pub(super) lines: Vec<Line<'static>>,
+}
+
+impl Block {
+    /// Only the first line, unless it is the chosen one.
+    pub(super) fn shorten(&mut self) {
+        if !self.chosen {
+            self.lines.truncate(1);
+        }
+    }
 }
 
 pub(super) struct List {
@@ -93,7 +102,7 @@ impl List {
         match sheet.lines.last_mut().filter(|it| it.spans.is_empty()) {
             Some(above) => {
                 let text = format!("{shown:>width$}", width = sheet.width);
-                above.push_span(Span::styled(text, sheet.theme.style(Tone::Dim)));
+                above.push_span(Span::styled(text, sheet.theme.style(Tone::Plain)));
                 sheet.text(Tone::Head, &self.title);
             }
             None => {
@@ -102,7 +111,7 @@ impl List {
             }
         }
         if number == 0 && room > 0 {
-            sheet.text(Tone::Dim, self.empty);
+            sheet.text(Tone::Plain, self.empty);
         }
         sheet.lines.extend(lines);
     }
