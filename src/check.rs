@@ -2,8 +2,9 @@
 
 use rusqlite::ErrorCode;
 
-use crate::clock::millis;
+use crate::clock::{FIRST_HONEST, millis};
 use crate::condition::{FileInfo, Finding, Severity};
+use crate::dispatch::Failure;
 use crate::error::{Error, Result};
 use crate::outbox::Outbox;
 use crate::schema;
@@ -16,9 +17,6 @@ use Severity::{Fault, Note, Warning};
 
 const HOUR: i64 = 3_600_000;
 const DAY: i64 = 24 * HOUR;
-
-/// No honest clock reads less: 2026-01-01, before the first release.
-const FIRST_HONEST: i64 = 1_767_225_600_000;
 
 /// Beyond any back-off that makes sense.
 const LONGEST_WAIT: i64 = 31 * DAY;
@@ -111,8 +109,9 @@ fn parts(conn: &rusqlite::Connection) -> Result<Vec<Finding>> {
         Fault,
         "schema_incomplete",
         format!("parts of the outbox are missing: {}", missing.join(", ")),
-        "put them back with `outbox upgrade`, and find out what removed them",
+        "put them back, and find out what removed them",
     );
+    let finding = finding.command(["upgrade"]);
     Ok(vec![finding.of(missing.len() as u64, None)])
 }
 
@@ -147,21 +146,21 @@ fn messages(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
             Fault,
             "impossible_row",
             "impossible: it breaks a rule of the table",
-            "somebody wrote them past the checks; look at one with `outbox show`, and find out who",
+            "somebody wrote them past the checks; look at the first, and find out who",
         ),
         (
             odd.leased,
             Warning,
             "lease_in_future",
             "claimed until a moment that no lease reaches",
-            "a clock was wrong when they were claimed; `outbox drain` or `outbox run` takes them back",
+            "a clock was wrong when they were claimed; the next drain or run takes them back",
         ),
         (
             odd.distant,
             Warning,
             "due_in_future",
             "due later than any back-off reaches, and not scheduled",
-            "a clock was wrong when they failed; `outbox drain --now` makes them due",
+            "a clock was wrong when they failed; `drain --now` makes them due",
         ),
         (
             odd.future,
@@ -193,6 +192,10 @@ fn messages(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
         };
         (seen.count > 0)
             .then(|| Finding::new(severity, code, text, remedy).of(seen.count, seen.first))
+            .map(|it| match (code, seen.first) {
+                ("impossible_row", Some(id)) => it.command(["show".into(), format!("id:{id}")]),
+                _ => it,
+            })
     };
     Ok(cases.into_iter().filter_map(finding).collect())
 }
@@ -202,7 +205,7 @@ fn lanes(conn: &rusqlite::Connection, _: i64) -> Result<Vec<Finding>> {
     let headless = check::headless(conn)?;
     if headless > 0 {
         let text = format!("messages of {headless} ordering keys wait, and nothing is before them");
-        let remedy = "the next `outbox drain` or `outbox run` mends it; INSERT OR REPLACE or \
+        let remedy = "the next drain or run mends it; INSERT OR REPLACE or \
                       triggers that were off leave such lanes";
         found.push(Finding::new(Warning, "headless_lane", text, remedy).of(headless, None));
     }
@@ -231,9 +234,11 @@ fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
         let dead = channel.counts.dead;
         if dead > 0 {
             let text = format!("{shown}: dead letters wait for a person: {dead}");
-            let remedy = format!("see `outbox list --status dead --channel {shown}`");
+            let remedy = "look at them, mend the cause, then retry or cancel them";
+            let list = ["list", "--status", "dead", "--channel", &shown];
             found.push(
                 Finding::new(Warning, "dead_letters", text, remedy)
+                    .command(list)
                     .of(dead, None)
                     .channel(&shown),
             );
@@ -257,24 +262,32 @@ fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
     if stats.conflicts > 0 {
         let count = stats.conflicts;
         let text = format!("messages with a key that was taken by other content: {count}");
-        let remedy = "they are in the table outbox_conflict and are not sent; compare them with \
-                      the key's holder, enqueue what is missing under another key, delete the rest";
-        found.push(Finding::new(Warning, "conflicts", text, remedy).of(count, None));
+        let remedy = "they are not sent; compare each with the key's holder, then enqueue it under \
+                      another key, let it replace the holder, or drop it";
+        let finding = Finding::new(Warning, "conflicts", text, remedy).command(["conflicts"]);
+        found.push(finding.of(count, None));
     }
     Ok(found)
 }
 
 fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
+    let secret = channel.reason_code.as_deref() == Some(Failure::NO_CREDENTIALS);
     let (severity, code, remedy) = match channel.state {
+        ChannelState::Unauthorised if secret => (
+            Warning,
+            "no_credentials",
+            "put the secret where the settings look for it, for the user who runs the sending \
+             program, and restart that for a variable; then resume, or wait for the next probe",
+        ),
         ChannelState::Unauthorised => (
             Warning,
             "unauthorised",
-            "renew the credentials of its route; then `outbox resume`, or wait for the next probe",
+            "renew the credentials of its route; then resume, or wait for the next probe",
         ),
         ChannelState::Rejecting => (
             Warning,
             "rejecting",
-            "the receiver refuses everything: look at the last error with its operator; then `outbox resume`",
+            "the receiver refuses everything: look at the last error with its operator; then resume",
         ),
         ChannelState::Offline => (
             Note,
@@ -286,9 +299,10 @@ fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
             "holding",
             "the receiver asked for it; it goes on by itself",
         ),
-        ChannelState::Paused => (Note, "paused", "`outbox resume` lets it go on"),
+        ChannelState::Paused => (Note, "paused", "it goes on when it is resumed"),
         _ => return None,
     };
+    let helps = !matches!(channel.state, ChannelState::Offline | ChannelState::Holding);
     let mut text = format!("{}: {}", channel.channel, channel.state);
     if let Some(since) = channel.since {
         text.push_str(&format!(" for {}", Age(now.saturating_sub(since))));
@@ -296,7 +310,11 @@ fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
     if let Some(reason) = &channel.reason {
         text.push_str(&format!(": {reason}"));
     }
-    Some(Finding::new(severity, code, text, remedy).channel(&channel.channel))
+    let finding = Finding::new(severity, code, text, remedy).channel(&channel.channel);
+    Some(match helps {
+        true => finding.command(["resume", &channel.channel]),
+        false => finding,
+    })
 }
 
 fn storage(info: &FileInfo) -> Vec<Finding> {
@@ -349,12 +367,13 @@ fn storage(info: &FileInfo) -> Vec<Finding> {
     let free = info.free_bytes();
     if free > MUCH_FREE && free > info.pages.saturating_mul(info.page_size) / 4 {
         let megabytes = free / 1_000_000;
-        found.push(Finding::new(
+        let finding = Finding::new(
             Note,
             "free_pages",
             format!("{megabytes} MB of the file are unused"),
-            "they are used again; `outbox compact` gives them to the disk",
-        ));
+            "they are used again; compact gives them to the disk",
+        );
+        found.push(finding.command(["compact"]));
     }
     found
 }

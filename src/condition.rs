@@ -80,6 +80,9 @@ pub struct Finding {
     pub text: String,
     /// What to do about it, for a person.
     pub remedy: String,
+    /// The tool's command that helps, and its arguments behind the file: `["resume", "sales"]`.
+    /// Empty where none does, or where a person has to do something first.
+    pub command: Vec<String>,
     /// The channel, if it is about one.
     pub channel: Option<String>,
     /// How many of them there are.
@@ -101,6 +104,7 @@ impl Finding {
             code,
             text: text.into(),
             remedy: remedy.into(),
+            command: Vec::new(),
             channel: None,
             count: 1,
             message: None,
@@ -110,6 +114,12 @@ impl Finding {
     pub(crate) fn of(mut self, count: u64, message: Option<i64>) -> Self {
         self.count = count;
         self.message = message;
+        self
+    }
+
+    /// With the tool's command that helps.
+    pub fn command<S: Into<String>>(mut self, words: impl IntoIterator<Item = S>) -> Self {
+        self.command = words.into_iter().map(Into::into).collect();
         self
     }
 

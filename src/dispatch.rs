@@ -303,6 +303,10 @@ impl Failure {
     /// The code of an [`Outcome::Blocked`] that shows the channel as `unauthorised`.
     pub const UNAUTHORISED: &'static str = "unauthorised";
 
+    /// The code of an [`Outcome::Blocked`] whose credentials could not be had on this side: nobody
+    /// was asked. The channel is shown as `unauthorised` as well.
+    pub const NO_CREDENTIALS: &'static str = "no_credentials";
+
     /// The code of an [`Outcome::Unreachable`] that [`Dispatcher::interrupt`] brought about:
     /// nobody knows whether the message arrived, and nobody is charged.
     pub const INTERRUPTED: &'static str = "interrupted";

@@ -22,6 +22,11 @@ pub enum Error {
     NotADatabase(PathBuf),
     /// The file or its folder cannot be written.
     ReadOnly(PathBuf),
+    /// The file may not be read.
+    Unreadable(PathBuf),
+    /// Even a look at the file needs the right to write: something stands in its log or journal that
+    /// can be read only together with an index that cannot be made.
+    NeedsWriting(PathBuf),
     /// The database has no outbox tables, and this call does not create them.
     NoOutbox(PathBuf),
     /// A table or view of that name is there and is not ours.
@@ -86,8 +91,15 @@ pub enum Error {
     },
     /// No message answers to this.
     NotFound(String),
-    /// More than one message answers to this; name the channel, or give the message id.
-    Ambiguous(String),
+    /// More than one message answers to this.
+    Ambiguous {
+        /// What was asked for.
+        which: String,
+        /// Each message (eight at most), first the form that means it alone: `id:17 (sent in sales, key 4711)`.
+        candidates: Vec<String>,
+    },
+    /// There is no conflict with this number, perhaps no longer.
+    NoConflict(i64),
     /// What was asked makes no sense in the message's state.
     Refused(String),
     /// A setting cannot work.
@@ -143,6 +155,13 @@ impl fmt::Display for Error {
             Self::Exists(path) => write!(f, "{} is there already; nothing is overwritten", path.display()),
             Self::NotADatabase(path) => write!(f, "{} is not a SQLite database", path.display()),
             Self::ReadOnly(path) => write!(f, "{} cannot be written", path.display()),
+            Self::Unreadable(path) => write!(f, "{} may not be read by this user", path.display()),
+            Self::NeedsWriting(path) => write!(
+                f,
+                "{} has a log that cannot be read without the right to write beside it: look at it as \
+                 the user who owns it, or at a copy of the file together with its -wal or -journal",
+                path.display()
+            ),
             Self::NoOutbox(path) => write!(
                 f,
                 "{} has no outbox; `outbox init` or Outbox::open makes one",
@@ -184,9 +203,10 @@ impl fmt::Display for Error {
                 write!(f, "the outbox is full: {unsent} unsent, the limit is {limit}")
             }
             Self::NotFound(which) => write!(f, "there is no message {which}"),
-            Self::Ambiguous(which) => {
-                write!(f, "more than one message answers to {which}: name the channel, or give the message id")
+            Self::Ambiguous { which, candidates } => {
+                write!(f, "more than one message answers to {which}: {}", candidates.join(", "))
             }
+            Self::NoConflict(id) => write!(f, "there is no conflict {id}; it may be settled already"),
             Self::Refused(why) | Self::InvalidSetting(why) => f.write_str(why),
             Self::Busy(_) => f.write_str("another connection held the write lock for too long"),
             Self::DiskFull(_) => f.write_str("the disk is full"),

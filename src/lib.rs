@@ -91,9 +91,11 @@ mod check;
 mod circuit;
 mod clock;
 mod condition;
+mod conflict;
 mod dispatch;
 mod drain;
 mod draining;
+mod edit;
 mod entry;
 mod error;
 #[cfg(feature = "http")]
@@ -120,8 +122,10 @@ mod why;
 pub use circuit::OnDead;
 pub use clock::{Clock, SystemClock};
 pub use condition::{Compacted, FileInfo, Finding, Severity};
+pub use conflict::{Conflict, Resolution};
 pub use dispatch::{Delivery, Dispatcher, Failure, Outcome, Receipt, Router, Run};
 pub use draining::{Cancel, ChannelReport, DrainReport, Draining, Ended, PumpBuilder};
+pub use edit::Edit;
 pub use entry::{Attempt, AuditEntry, DeadReason, Entry, Filter, Status};
 pub use error::{Error, Result};
 #[cfg(feature = "http")]

@@ -249,7 +249,7 @@ impl Message {
 
     /// The extra headers as stored, or nothing.
     pub(crate) fn headers_json(&self) -> Option<String> {
-        (!self.headers.is_empty()).then(|| serde_json::to_string(&self.headers).unwrap_or_default())
+        (!self.headers.is_empty()).then(|| as_json(&self.headers))
     }
 
     /// Everything that could make the message impossible to store or to send.
@@ -276,8 +276,7 @@ impl Message {
         for (field, value) in optional {
             value.as_ref().map_or(Ok(()), |value| name(field, value))?;
         }
-        name("content type", &self.content_type)?;
-        header_value("content type", &self.content_type)?;
+        content_type(&self.content_type)?;
         let times = [
             ("available_at", self.available),
             ("expires_at", self.expires),
@@ -298,7 +297,17 @@ fn invalid(field: &'static str, reason: impl Into<String>) -> Error {
     }
 }
 
-fn name(field: &'static str, value: &str) -> Result<()> {
+/// Headers as they are stored.
+pub(crate) fn as_json(headers: &BTreeMap<String, String>) -> String {
+    serde_json::to_string(headers).unwrap_or_default()
+}
+
+pub(crate) fn content_type(value: &str) -> Result<()> {
+    name("content type", value)?;
+    header_value("content type", value)
+}
+
+pub(crate) fn name(field: &'static str, value: &str) -> Result<()> {
     if value.is_empty() {
         Err(invalid(field, "is empty"))
     } else if value.len() > MAX_NAME {

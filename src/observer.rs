@@ -51,6 +51,20 @@ pub enum Event {
         /// What was last heard, for a person.
         reason: Option<String>,
     },
+    /// A person stopped a channel, here or in another process.
+    Paused {
+        /// The channel.
+        channel: String,
+        /// Who.
+        by: Option<String>,
+        /// Why.
+        reason: Option<String>,
+    },
+    /// A channel that was paused goes on.
+    Resumed {
+        /// The channel.
+        channel: String,
+    },
     /// Messages wait in a channel that the dispatcher does not serve. Told once for each channel.
     Unrouted {
         /// The channel.

@@ -5,12 +5,14 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use crate::circuit::OnDead;
+use crate::conflict::Resolution;
+use crate::edit::Edit;
 use crate::entry::Status;
 use crate::error::{Error, Result};
 use crate::outbox::Outbox;
 use crate::selection::Selection;
 use crate::store::operate::{self, Action, Deed};
-use crate::store::{retention, select};
+use crate::store::{conflict, retention, select};
 
 /// Messages changed in one transaction, at most.
 const STEP: usize = 256;
@@ -52,6 +54,7 @@ pub struct Operator<'a> {
     outbox: &'a Outbox,
     who: String,
     reason: Option<String>,
+    dry_run: bool,
 }
 
 impl<'a> Operator<'a> {
@@ -60,6 +63,7 @@ impl<'a> Operator<'a> {
             outbox,
             who,
             reason: None,
+            dry_run: false,
         }
     }
 
@@ -67,6 +71,13 @@ impl<'a> Operator<'a> {
     /// kept.
     pub fn reason(mut self, text: impl Into<String>) -> Self {
         self.reason = Some(text.into());
+        self
+    }
+
+    /// Does everything as asked and then takes it back: whatever would be refused is refused, and
+    /// nothing is changed or recorded. It takes the write lock all the same.
+    pub fn dry_run(mut self) -> Self {
+        self.dry_run = true;
         self
     }
 
@@ -85,21 +96,37 @@ impl<'a> Operator<'a> {
         self.write(|conn, deed| operate::act(conn, id, Action::Cancel, deed))
     }
 
-    /// Gives a dead message, or one that was never claimed, another payload: in its place, with a
-    /// new message id and a fresh budget of attempts. Dedupe key, headers and content type stay. The former
-    /// bytes and id are kept in the audit.
+    /// Gives a dead message, or one that was never claimed, other content: in its place, with a
+    /// new message id and a fresh budget of attempts. A text or bytes are another payload; an
+    /// [`Edit`] changes headers and content type too. The dedupe key stays, and so does what the
+    /// edit does not name. The former bytes and id are kept in the audit.
     ///
     /// The payload is stored as text when the former one was and it is UTF-8; sent are the same
-    /// bytes either way. [`Error::TooLarge`] as at [`Outbox::enqueue`].
-    pub fn edit(&self, id: i64, payload: impl AsRef<[u8]>) -> Result<()> {
-        let payload = payload.as_ref();
-        self.outbox.shared().check_size(payload.len())?;
-        self.write(|conn, deed| operate::edit(conn, id, payload, deed))
+    /// bytes either way. [`Error::TooLarge`] and [`Error::InvalidMessage`] as at
+    /// [`Outbox::enqueue`]; [`Error::Refused`] for an edit of nothing.
+    pub fn edit(&self, id: i64, edit: impl Into<Edit>) -> Result<()> {
+        let edit = edit.into();
+        if edit.is_empty() {
+            return Err(Error::Refused("the edit changes nothing".into()));
+        }
+        let bytes = edit.payload.as_ref().map_or(0, Vec::len);
+        self.outbox.shared().check_size(bytes)?;
+        edit.validate()?;
+        self.write(|conn, deed| operate::edit(conn, id, &edit, deed))
+    }
+
+    /// Decides about a duplicate with other content that was kept aside: see [`Resolution`].
+    /// Answers the message that has the content now, and `None` when it was dropped.
+    ///
+    /// [`Error::NoConflict`] when there is none with this number, [`Error::Duplicate`] when the
+    /// new key is taken as well, [`Error::Refused`] when the key's holder may not be replaced.
+    pub fn resolve(&self, conflict: i64, resolution: &Resolution) -> Result<Option<i64>> {
+        self.write(|conn, deed| conflict::resolve(conn, conflict, resolution, deed))
     }
 
     /// Stops a channel: nothing more of it is claimed, by any process, until
-    /// [`resume`](Self::resume). What is claimed already is sent. A channel that is paused already
-    /// stays so, with the new reason.
+    /// [`resume`](Self::resume). What is claimed already is sent. Of a channel that is paused already,
+    /// the new name, moment and reason are shown; the former ones are in the audit.
     pub fn pause(&self, channel: &str) -> Result<()> {
         check_channel(channel)?;
         self.write(|conn, deed| operate::pause(conn, channel, deed))
@@ -146,33 +173,52 @@ impl<'a> Operator<'a> {
 
     /// How many messages are selected at this moment. Changes nothing.
     pub fn count(&self, selection: &Selection) -> Result<u64> {
-        let conn = self.outbox.shared().reader()?;
-        Ok(select::matching(&conn, selection)?.len() as u64)
+        Ok(self.selected(selection)?.len() as u64)
+    }
+
+    /// The ids of the messages that are selected at this moment, in order; 8 bytes for each.
+    /// Changes nothing.
+    pub fn selected(&self, selection: &Selection) -> Result<Vec<i64>> {
+        select::matching(&*self.outbox.shared().reader()?, selection)
     }
 
     /// Removes what was sent, expired or cancelled at least this long ago, with its attempts;
-    /// returns how many messages. Nothing unsent and no dead letter is ever removed.
+    /// returns how many messages. Nothing unsent and no dead letter is ever removed, nor a message
+    /// whose key is in an open [`Conflict`](crate::Conflict).
     ///
     /// Removed messages free their dedupe keys. The file does not shrink by itself; the space is
     /// used again.
     pub fn purge(&self, older_than: Duration) -> Result<u64> {
-        let shared = self.outbox.shared();
-        let until = shared
-            .now()
-            .saturating_sub(crate::clock::millis(older_than));
-        let mut purge = retention::Purge::new(&*shared.reader()?, until)?;
-        while self.step(|conn, deed| purge.step(conn, deed))? {}
-        Ok(purge.removed())
+        self.remove(older_than, None)
+    }
+
+    /// As [`purge`](Self::purge), of one channel.
+    pub fn purge_channel(&self, channel: &str, older_than: Duration) -> Result<u64> {
+        self.remove(older_than, Some(channel))
+    }
+
+    /// The ids of the messages that a [`purge`](Self::purge), of one channel or of all, would
+    /// remove at this moment; 8 bytes for each. Changes nothing.
+    pub fn purgeable(&self, older_than: Duration, channel: Option<&str>) -> Result<Vec<i64>> {
+        let conn = self.outbox.shared().reader()?;
+        retention::Purge::new(&conn, self.before(older_than), channel)?.find(&conn)
     }
 
     /// How many messages [`purge`](Self::purge) would remove at this moment. Changes nothing.
     pub fn count_purge(&self, older_than: Duration) -> Result<u64> {
-        let shared = self.outbox.shared();
-        let until = shared
-            .now()
-            .saturating_sub(crate::clock::millis(older_than));
-        let conn = shared.reader()?;
-        retention::Purge::new(&conn, until)?.count(&conn)
+        Ok(self.purgeable(older_than, None)?.len() as u64)
+    }
+
+    fn remove(&self, older_than: Duration, channel: Option<&str>) -> Result<u64> {
+        let until = self.before(older_than);
+        let mut purge = retention::Purge::new(&*self.outbox.shared().reader()?, until, channel)?;
+        while self.step(|conn, deed| purge.step(conn, deed))? {}
+        Ok(purge.removed())
+    }
+
+    fn before(&self, span: Duration) -> i64 {
+        let now = self.outbox.shared().now();
+        now.saturating_sub(crate::clock::millis(span))
     }
 
     fn all(&self, selection: &Selection, action: Action) -> Result<u64> {
@@ -214,7 +260,10 @@ impl<'a> Operator<'a> {
             now: shared.now(),
         };
         let done = act(&tx, deed)?;
-        tx.commit()?;
+        match self.dry_run {
+            true => tx.rollback()?,
+            false => tx.commit()?,
+        }
         shared.look();
         Ok(done)
     }

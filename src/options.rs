@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::message::DEFAULT_MAX_PAYLOAD;
 use crate::observer::Observer;
 use crate::outbox::Outbox;
-use crate::store::connect::ConnectHook;
+use crate::store::connect::{Access, ConnectHook};
 
 /// How to open an [`Outbox`]: everything has a default.
 ///
@@ -142,11 +142,21 @@ impl Options {
     /// A database that is there keeps its journal mode and everything else that is in it. A new
     /// file gets the write-ahead log.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Outbox> {
-        Outbox::with(self, path.as_ref(), true)
+        Outbox::with(self, path.as_ref(), Access::Full, true)
     }
 
     /// Opens an outbox that is there. Creates and changes nothing.
     pub fn open_existing(self, path: impl AsRef<Path>) -> Result<Outbox> {
-        Outbox::with(self, path.as_ref(), false)
+        Outbox::with(self, path.as_ref(), Access::Full, false)
+    }
+
+    /// Opens an outbox that is there for a look: every call that writes fails, and it works where
+    /// this user may write neither the file nor its folder.
+    ///
+    /// A file with a write-ahead log that nobody has open, in a folder that cannot be written, is
+    /// read as it lies, without locks: whatever another program writes meanwhile may be missed. If
+    /// there is something in its log: [`Error::NeedsWriting`](crate::Error::NeedsWriting).
+    pub fn open_to_read(self, path: impl AsRef<Path>) -> Result<Outbox> {
+        Outbox::with(self, path.as_ref(), Access::Look, false)
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rusqlite::{Connection, Savepoint, Transaction, TransactionBehavior};
 
 use crate::clock::Clock;
+use crate::conflict::Conflict;
 use crate::dispatch::{DeliveredHook, Dispatcher};
 use crate::drain::Drainer;
 use crate::draining::{DrainReport, Draining, PumpBuilder};
@@ -19,11 +20,10 @@ use crate::pump::Waker;
 use crate::schema;
 use crate::settings::Settings;
 use crate::stats::Stats;
-use crate::store::connect::Opener;
+use crate::store::connect::{Access, Opener};
 use crate::store::enqueue::{self, Limits};
 use crate::store::pool::{Pool, PooledConnection, Reader};
-use crate::store::{read, select, stats};
-use crate::why::{self, Why, WhyGroup};
+use crate::store::{conflict, find, read, select, stats};
 
 /// The outbox in one SQLite file. Cheap to clone; clones share everything.
 #[derive(Debug, Clone)]
@@ -125,13 +125,24 @@ impl Outbox {
         Options::default().open_existing(path)
     }
 
+    /// Opens an outbox that is there for a look, also where this user may not write it. See
+    /// [`Options::open_to_read`].
+    pub fn open_to_read(path: impl AsRef<Path>) -> Result<Self> {
+        Options::default().open_to_read(path)
+    }
+
     /// Limits, hooks, the pool's size: what to set before opening.
     pub fn options() -> Options {
         Options::default()
     }
 
-    pub(crate) fn with(options: Options, path: &Path, create: bool) -> Result<Self> {
-        let opener = Arc::new(Opener::new(path, options.on_connect, options.vfs)?);
+    pub(crate) fn with(
+        options: Options,
+        path: &Path,
+        access: Access,
+        create: bool,
+    ) -> Result<Self> {
+        let opener = Arc::new(Opener::new(path, options.on_connect, options.vfs, access)?);
         let pool = Pool::new(opener.clone(), options.pool_size)?;
         let conn = opener.establish(create)?;
         let instance = schema::instance_id(&conn)?.into();
@@ -156,6 +167,11 @@ impl Outbox {
     /// The database file, as an absolute path.
     pub fn path(&self) -> &Path {
         self.shared.path()
+    }
+
+    /// Whether the file is read as it lies, without locks: see [`Options::open_to_read`].
+    pub fn reads_unlocked(&self) -> bool {
+        self.shared.opener().unlocked()
     }
 
     /// The random name of this file's outbox, which tells two tills apart.
@@ -354,13 +370,14 @@ impl Outbox {
         read::by_key(&*self.shared.pool.reader()?, channel, dedupe_key)
     }
 
-    /// The message that a person means by an id, a dedupe key or a message id.
+    /// The message that a person means by an id, a dedupe key or a message id; `id:17`, `key:17` and
+    /// `message:0f3a…` say which of them it is.
     ///
     /// [`Error::NotFound`] when there is none, [`Error::Ambiguous`] when there are several: the
     /// same key in two channels (then name one), or a key that is another message's id. A message
     /// id is looked for last and takes a moment per million messages.
     pub fn find(&self, which: &str, channel: Option<&str>) -> Result<Entry> {
-        read::find(&*self.shared.pool.reader()?, which, channel)
+        find::find(&*self.shared.pool.reader()?, which, channel)
     }
 
     /// The failed attempts of a message that are still remembered, oldest first, at most 1,000.
@@ -388,34 +405,25 @@ impl Outbox {
         select::dead_reasons(&*self.shared.reader()?)
     }
 
-    /// Why the message has not arrived: what it waits for, whose fault that is, what to do next.
-    /// Its `Display` says so in plain sentences. [`Error::NotFound`] when there is none.
-    ///
-    /// It is read from the file alone, so it is the same in every process; what this process's
-    /// pump has to say about itself is in [`Pump::health`](crate::Pump::health).
-    pub fn why(&self, id: i64) -> Result<Why> {
-        why::why(&*self.shared.reader()?, id, None, self.shared.now())
+    /// Duplicates with other content that plain SQL put in and that wait for a person's decision:
+    /// those after one of them (0 for the first), of one channel or of all. An empty answer is the
+    /// end; at most 1,000, and fewer where payloads are large.
+    pub fn conflicts(
+        &self,
+        channel: Option<&str>,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<Conflict>> {
+        conflict::list(&*self.shared.reader()?, after, channel, limit)
     }
 
-    /// As [`why`](Self::why), by someone who knows the routes: a channel that the dispatcher does
-    /// not serve is [`Reason::Unrouted`](crate::Reason::Unrouted).
-    pub fn why_routed(&self, id: i64, dispatcher: &dyn Dispatcher) -> Result<Why> {
-        let now = self.shared.now();
-        why::why(&*self.shared.reader()?, id, Some(dispatcher), now)
+    /// The conflicts over the key that this message holds, at most 1,000.
+    pub fn conflicts_of(&self, message: i64) -> Result<Vec<Conflict>> {
+        conflict::of_message(&*self.shared.reader()?, message)
     }
 
-    /// What the whole file is waiting for: for each channel, the reasons with the number of
-    /// messages and one of them explained. Nothing is waiting and nothing is dead when it is empty.
-    ///
-    /// Messages that are due, that wait for a later moment, that stand behind others, that are
-    /// claimed and that are dead are each explained by one of them; [`why`](Self::why) is exact.
-    pub fn why_all(&self) -> Result<Vec<WhyGroup>> {
-        why::why_all(&*self.shared.reader()?, None, self.shared.now())
-    }
-
-    /// As [`why_all`](Self::why_all), by someone who knows the routes.
-    pub fn why_all_routed(&self, dispatcher: &dyn Dispatcher) -> Result<Vec<WhyGroup>> {
-        let now = self.shared.now();
-        why::why_all(&*self.shared.reader()?, Some(dispatcher), now)
+    /// The conflict with this number.
+    pub fn conflict(&self, id: i64) -> Result<Option<Conflict>> {
+        conflict::get(&*self.shared.reader()?, id)
     }
 }

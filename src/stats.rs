@@ -190,3 +190,57 @@ impl fmt::Display for Age {
         }
     }
 }
+
+/// A moment in milliseconds since 1970 as `2026-11-29 14:05:07 UTC`; the bare number where the
+/// calendar of four-digit years does not reach.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Utc(pub(crate) i64);
+
+impl fmt::Display for Utc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// The last second of the year 9999.
+        const END: i64 = 253_402_300_799;
+        let seconds = self.0.div_euclid(1000);
+        if !(0..=END).contains(&seconds) {
+            return write!(f, "{} ms", self.0);
+        }
+        let (day, second) = (seconds / 86_400, seconds % 86_400);
+        // Years begin in March here, so that the leap day ends one; eras have 400 of them.
+        let shifted = day + 719_468;
+        let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+        let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+        let of_year = of_era - (365 * year + year / 4 - year / 100);
+        let month = (5 * of_year + 2) / 153;
+        let date = of_year - (153 * month + 2) / 5 + 1;
+        let (month, carry) = match month < 10 {
+            true => (month + 3, 0),
+            false => (month - 9, 1),
+        };
+        let year = era * 400 + year + carry;
+        let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+        write!(
+            f,
+            "{year:04}-{month:02}-{date:02} {hour:02}:{minute:02}:{second:02} UTC"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Utc;
+
+    #[test]
+    fn a_moment_has_its_date() {
+        for (at, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_400_000, "2000-02-29 00:00:00 UTC"),
+            (1_795_961_107_250, "2026-11-29 14:05:07 UTC"),
+            (4_107_542_400_000, "2100-03-01 00:00:00 UTC"),
+            (253_402_300_799_999, "9999-12-31 23:59:59 UTC"),
+            (-1, "-1 ms"),
+            (i64::MAX, "9223372036854775807 ms"),
+        ] {
+            assert_eq!(Utc(at).to_string(), text);
+        }
+    }
+}

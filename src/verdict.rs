@@ -87,7 +87,7 @@ pub(crate) fn judge(
         }
         Some(Outcome::Blocked(failure)) => {
             let state = match failure.code.as_ref() {
-                Failure::UNAUTHORISED => ChannelState::Unauthorised,
+                Failure::UNAUTHORISED | Failure::NO_CREDENTIALS => ChannelState::Unauthorised,
                 _ => ChannelState::Offline,
             };
             channel.open(state, &failure, facts.probe, now, dice);

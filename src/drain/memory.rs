@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::circuit::Channel;
 use crate::drain::flight::{ClaimedRun, Flight};
+use crate::observer::Event;
 use crate::retry::GIVE_BACK_MAX;
 use crate::settings::{EXTRA, Settings};
 use crate::stats::ChannelState;
@@ -103,6 +104,8 @@ pub(crate) struct Memory {
     /// The image of `outbox_channel`, and whether someone else may have written it since.
     pub(crate) channels: HashMap<String, Channel>,
     pub(crate) channels_stale: bool,
+    /// What is to be told of them.
+    pub(crate) notices: Vec<Event>,
     pace: HashMap<String, usize>,
     buckets: HashMap<String, Bucket>,
     pub(crate) suspects: HashMap<i64, Suspect>,
@@ -244,9 +247,33 @@ impl Memory {
             if channel.state != ChannelState::Ok {
                 self.pace.insert(name.clone(), 1);
             }
+            self.notice(name, channel);
         }
         self.channels = channels;
         self.channels_stale = false;
+    }
+
+    /// What a person, or another process, did to a channel.
+    fn notice(&mut self, name: &str, now: &Channel) {
+        let blank = Channel::default();
+        let before = self.channels.get(name).unwrap_or(&blank);
+        let channel = name.to_owned();
+        match (&before.pause, &now.pause) {
+            (None, Some(pause)) => self.notices.push(Event::Paused {
+                channel,
+                by: pause.by.clone(),
+                reason: pause.reason.clone(),
+            }),
+            (Some(_), None) => self.notices.push(Event::Resumed { channel }),
+            _ if before.state != ChannelState::Ok && now.state == ChannelState::Ok => {
+                self.notices.push(Event::Channel {
+                    channel,
+                    state: ChannelState::Ok,
+                    reason: None,
+                });
+            }
+            _ => {}
+        }
     }
 
     /// Takes what was claimed out of the channels' buckets.

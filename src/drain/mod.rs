@@ -257,6 +257,7 @@ impl Drainer {
         let mut cycle = outcome.unwrap_or_else(|error| self.after_failure(error, at));
         cycle.failing = self.failing;
         cycle.events.append(&mut self.notices);
+        cycle.events.append(&mut self.memory.notices);
         cycle
     }
 

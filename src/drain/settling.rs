@@ -3,10 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::clock::Dice;
+use crate::clock::FIRST_HONEST;
 use crate::dispatch::{Delivery, Failure, Outcome, Receipt};
 use crate::drain::flight::{Report, Told};
 use crate::drain::transact::{Channels, Effects, Transact, Trouble};
-use crate::drain::watch::FIRST_HONEST;
 use crate::observer::Event;
 use crate::store::pool;
 use crate::store::settle::{self, Claim, Recorded};

@@ -9,11 +9,11 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use crate::circuit::Channel;
+use crate::clock::FIRST_HONEST;
 use crate::clock::{Dice, Instant, millis};
 use crate::dispatch::{DeliveredHook, Dispatcher, Failure};
 use crate::drain::flight::{ClaimedRun, Report};
 use crate::drain::memory::{Changes, Memory, STEAL_AFTER, Suspect};
-use crate::drain::watch::FIRST_HONEST;
 use crate::observer::Event;
 use crate::settings::{MAX_LEASE, Settings};
 use crate::stats::ChannelState;

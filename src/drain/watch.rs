@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use crate::clock::{Instant, millis};
+use crate::clock::{FIRST_HONEST, Instant, millis};
 
-/// No honest clock reads less: 2026-01-01, before the first release.
-pub(crate) const FIRST_HONEST: i64 = 1_767_225_600_000;
 /// A clock this far behind the newest message of the file is wrong until it has kept its word.
 const BEHIND: i64 = 24 * 3600 * 1000;
 /// A file this much older than the clock, or a jump, must be confirmed before anything expires.

@@ -55,7 +55,7 @@ pub use secret::Secret;
 /// | 511 | blocked | `portal` |
 /// | any other status | retry | `http_503` … |
 /// | no answer | unreachable | `dns`, `refused`, `unreachable`, `reset`, `tls`, `proxy`, `timeout`, `garbage`, `interrupted`, `unknown` |
-/// | credentials cannot be had | blocked | `unauthorised` |
+/// | credentials cannot be had | blocked | `no_credentials` |
 /// | the message cannot be sent over this route | rejected, local | `invalid` |
 ///
 /// A request is repeated at once, and only once, when a kept connection turns out dead or 401 asks

@@ -161,7 +161,7 @@ fn invalid(reason: String) -> Outcome {
 
 fn no_credentials(error: &anyhow::Error) -> Outcome {
     let text = format!("no credentials: {error:#}");
-    Outcome::Blocked(Failure::new(Failure::UNAUTHORISED, shown(text.as_bytes())).local())
+    Outcome::Blocked(Failure::new(Failure::NO_CREDENTIALS, shown(text.as_bytes())).local())
 }
 
 /// The secrets of one request.

@@ -338,6 +338,16 @@ fn log_event(event: &Event) {
             let reason = reason.as_deref().unwrap_or("messages flow again");
             log::warn!(target: EVENTS, "{channel} is {state}: {reason}");
         }
+        Event::Paused {
+            channel,
+            by,
+            reason,
+        } => {
+            let by = by.as_deref().unwrap_or("somebody");
+            let reason = reason.as_deref().unwrap_or("no reason given");
+            log::warn!(target: EVENTS, "{channel} was paused by {by}: {reason}");
+        }
+        Event::Resumed { channel } => log::info!(target: EVENTS, "{channel} was resumed"),
         Event::Unrouted { channel } => {
             log::warn!(target: EVENTS, "{channel}: messages wait and there is no route");
         }

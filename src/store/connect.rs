@@ -4,6 +4,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use r2d2::ManageConnection;
@@ -12,6 +13,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::error::{Error, Result};
 use crate::schema;
+use crate::store::look;
 
 /// The application's part in every new connection of ours.
 pub(crate) type ConnectHook = dyn Fn(&Connection) -> rusqlite::Result<()> + Send + Sync;
@@ -29,6 +31,18 @@ pub(crate) struct Opener {
     hook: Option<Arc<ConnectHook>>,
     vfs: Option<String>,
     process: u32,
+    access: Access,
+    /// A connection was opened without locks.
+    unlocked: AtomicBool,
+}
+
+/// What connections are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// To read and to write.
+    Full,
+    /// To look, also where this user may not write.
+    Look,
 }
 
 impl std::fmt::Debug for Opener {
@@ -44,6 +58,7 @@ impl Opener {
         path: &Path,
         hook: Option<Arc<ConnectHook>>,
         vfs: Option<String>,
+        access: Access,
     ) -> Result<Self> {
         supported(rusqlite::version_number(), rusqlite::version())?;
         let name = path.as_os_str().as_encoded_bytes();
@@ -62,11 +77,18 @@ impl Opener {
             hook,
             vfs,
             process: std::process::id(),
+            access,
+            unlocked: AtomicBool::new(false),
         })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether a connection reads the file as it lies.
+    pub(crate) fn unlocked(&self) -> bool {
+        self.unlocked.load(Ordering::Relaxed)
     }
 
     /// Refuses to work in a child process: SQLite's locks do not survive a fork.
@@ -84,9 +106,14 @@ impl Opener {
         if !exists {
             return Err(Error::Missing(self.path.clone()));
         }
+        if self.access == Access::Look {
+            let (conn, unlocked) = look::open(&self.path, &|path, flags| self.dial(path, flags))?;
+            self.unlocked.fetch_or(unlocked, Ordering::Relaxed);
+            return Ok(conn);
+        }
         let conn = match &self.vfs {
             None => self.manager.connect(),
-            Some(_) => self.dial(flags()),
+            Some(_) => self.dial(&self.path, flags()),
         };
         conn.map_err(Error::from)
             .and_then(prepare)
@@ -94,10 +121,10 @@ impl Opener {
     }
 
     /// A connection by ways that the pool's manager does not know.
-    fn dial(&self, flags: OpenFlags) -> rusqlite::Result<Connection> {
+    fn dial(&self, path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
         let conn = match &self.vfs {
-            None => Connection::open_with_flags(&self.path, flags),
-            Some(vfs) => Connection::open_with_flags_and_vfs(&self.path, flags, vfs.as_str()),
+            None => Connection::open_with_flags(path, flags),
+            Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs.as_str()),
         }?;
         if let Some(hook) = &self.hook {
             hook(&conn)?;
@@ -122,12 +149,12 @@ impl Opener {
             _ => {}
         }
         let flags = flags() | OpenFlags::SQLITE_OPEN_CREATE;
-        let conn = self
-            .dial(flags)
-            .map_err(|error| match error.sqlite_error_code() {
-                Some(ErrorCode::CannotOpen) => Error::ReadOnly(self.path.clone()),
-                _ => Error::from(error),
-            })?;
+        let conn =
+            self.dial(&self.path, flags)
+                .map_err(|error| match error.sqlite_error_code() {
+                    Some(ErrorCode::CannotOpen) => Error::ReadOnly(self.path.clone()),
+                    _ => Error::from(error),
+                })?;
         prepare(conn)
             .and_then(|mut conn| self.furnish(&mut conn, true).map(|()| conn))
             .map_err(|error| self.explain(error))
@@ -147,7 +174,7 @@ impl Opener {
             Ok(_) => Err(Error::NotAFile(self.path.clone())),
             Err(error) => match error.kind() {
                 ErrorKind::NotFound | ErrorKind::NotADirectory => Ok(false),
-                ErrorKind::PermissionDenied => Err(Error::ReadOnly(self.path.clone())),
+                ErrorKind::PermissionDenied => Err(Error::Unreadable(self.path.clone())),
                 _ => Err(Error::NotAFile(self.path.clone())),
             },
         }
@@ -155,18 +182,23 @@ impl Opener {
 
     /// Says it in terms of the file where SQLite's answer means that.
     fn explain(&self, error: Error) -> Error {
-        let path = || self.path.clone();
-        match error {
-            Error::Sqlite(cause) => match cause.sqlite_error_code() {
-                Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
-                    Error::NotADatabase(path())
-                }
-                Some(ErrorCode::ReadOnly) => Error::ReadOnly(path()),
-                _ => Error::Sqlite(cause),
-            },
-            Error::ReadOnly(_) => Error::ReadOnly(path()),
-            error => error,
-        }
+        explain(&self.path, error)
+    }
+}
+
+/// See [`Opener::explain`].
+pub(super) fn explain(path: &Path, error: Error) -> Error {
+    let path = || path.to_path_buf();
+    match error {
+        Error::Sqlite(cause) => match cause.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+                Error::NotADatabase(path())
+            }
+            Some(ErrorCode::ReadOnly) => Error::ReadOnly(path()),
+            _ => Error::Sqlite(cause),
+        },
+        Error::ReadOnly(_) => Error::ReadOnly(path()),
+        error => error,
     }
 }
 
@@ -266,7 +298,7 @@ mod tests {
 
     #[test]
     fn another_process_may_not_use_the_connections() {
-        let mut opener = Opener::new(Path::new("till.db"), None, None).unwrap();
+        let mut opener = Opener::new(Path::new("till.db"), None, None, Access::Full).unwrap();
         assert!(opener.check_process().is_ok());
         opener.process = opener.process.wrapping_add(1);
         assert!(matches!(opener.check_process(), Err(Error::Forked)));

@@ -3,9 +3,12 @@
 pub(crate) mod channel;
 pub(crate) mod check;
 pub(crate) mod claim;
+pub(crate) mod conflict;
 pub(crate) mod connect;
 pub(crate) mod enqueue;
 pub(crate) mod file;
+pub(crate) mod find;
+mod look;
 pub(crate) mod operate;
 #[cfg(test)]
 mod plans;

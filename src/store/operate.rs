@@ -4,9 +4,11 @@
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, named_params};
 
 use crate::circuit::OnDead;
+use crate::edit::Edit;
 use crate::entry::Status;
 use crate::error::{Error, Result};
-use crate::schema::{self};
+use crate::message;
+use crate::schema;
 use crate::store::{Raw, channel, read, rows, upkeep};
 
 /// Back in its place, due now, with a fresh budget. The answer was that of the failure, and a
@@ -24,7 +26,10 @@ UPDATE outbox SET status = 'cancelled', settled_at = ?2
 /// What was never claimed was never seen, so it may change; a dead letter starts anew. Its new
 /// message id tells the receiver that it is another one.
 const EDIT: &str = "
-UPDATE outbox SET payload = CASE WHEN :text IS NULL THEN :bytes ELSE :text END,
+UPDATE outbox SET payload = CASE WHEN :text IS NOT NULL THEN :text
+                                 WHEN :bytes IS NOT NULL THEN :bytes ELSE payload END,
+       headers = CASE WHEN :with_headers THEN :headers ELSE headers END,
+       content_type = coalesce(:content_type, content_type),
        message_id = lower(hex(randomblob(16))),
        attempts = 0, settled_at = NULL, answer = NULL, provider_id = NULL, last_error = NULL,
        next_attempt_at = CASE WHEN status = 'dead' THEN max(coalesce(available_at, 0), :due)
@@ -37,14 +42,14 @@ const AUDIT: &str = "
 INSERT INTO outbox_audit (at, who, action, message, channel, reason)
 VALUES (:at, :who, :action, :message, :channel, :reason)";
 
-const AUDIT_EDIT: &str = "
+const AUDIT_FORMER: &str = "
 INSERT INTO outbox_audit (at, who, action, message, channel, reason, former_message_id, former_payload)
-SELECT :at, :who, 'edit', id, channel, :reason, message_id, payload FROM outbox WHERE id = :message";
+SELECT :at, :who, :action, id, channel, :reason, message_id, payload FROM outbox WHERE id = :message";
 
 const PAUSE: &str = "
 INSERT INTO outbox_channel (channel, paused_at, paused_by, pause_reason) VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (channel) DO UPDATE SET
-  paused_at = coalesce(paused_at, excluded.paused_at), paused_by = excluded.paused_by,
+  paused_at = excluded.paused_at, paused_by = excluded.paused_by,
   pause_reason = excluded.pause_reason";
 
 const UNPAUSE: &str = "
@@ -150,20 +155,24 @@ pub(crate) fn act_on_all(
 }
 
 /// Gives a message other content, in its place.
-pub(crate) fn edit(conn: &Connection, id: i64, payload: &[u8], deed: Deed<'_>) -> Result<()> {
+pub(crate) fn edit(conn: &Connection, id: i64, edit: &Edit, deed: Deed<'_>) -> Result<()> {
     let place = place(conn, id)?.ok_or_else(|| Error::NotFound(id.to_string()))?;
     if !Action::Edit.takes(place.status) || place.status != Status::Dead && place.claims != 0 {
         return Err(refusal(id, Action::Edit, &place));
     }
-    conn.prepare_cached(AUDIT_EDIT)?.execute(named_params! {
-        ":at": deed.now, ":who": cut(deed.who), ":message": id, ":reason": deed.reason.map(cut),
-    })?;
+    let given = deed.reason.map(|it| format!("; {it}")).unwrap_or_default();
+    let reason = edit.changed().map(|it| format!("other {it}{given}"));
+    let reason = reason.as_deref().or(deed.reason);
+    note_former(conn, Action::Edit.as_str(), id, Deed { reason, ..deed })?;
     // Text stays readable for people with only `sqlite3`; the bytes sent are the same.
-    let text = std::str::from_utf8(payload)
-        .ok()
-        .filter(|_| place.payload_is_text);
+    let text = edit.payload.as_deref();
+    let text = text.and_then(|it| std::str::from_utf8(it).ok());
+    let headers = edit.headers.as_ref().filter(|it| !it.is_empty());
     let changed = conn.prepare_cached(EDIT)?.execute(named_params! {
-        ":id": id, ":now": deed.now, ":due": deed.now.max(1), ":text": text, ":bytes": payload,
+        ":id": id, ":now": deed.now, ":due": deed.now.max(1), ":bytes": edit.payload,
+        ":text": text.filter(|_| place.payload_is_text),
+        ":with_headers": edit.headers.is_some(), ":headers": headers.map(message::as_json),
+        ":content_type": edit.content_type,
     })?;
     match changed {
         0 => Err(refusal(id, Action::Edit, &place)),
@@ -284,6 +293,25 @@ pub(crate) fn mend_lanes(
         upkeep::normalise(conn, &(Raw(name.into()), Raw(key.into())))?;
     }
     Ok(dead.last().map(|it| it.0))
+}
+
+/// Adds to the record what a message is before it changes: its message id and payload.
+pub(crate) fn note_former(
+    conn: &Connection,
+    action: &str,
+    message: i64,
+    deed: Deed<'_>,
+) -> Result<()> {
+    let (who, reason) = signed(deed);
+    conn.prepare_cached(AUDIT_FORMER)?.execute(named_params! {
+        ":at": deed.now, ":who": who, ":action": action, ":message": message, ":reason": reason,
+    })?;
+    Ok(())
+}
+
+/// Who and why, as long as the record takes them.
+pub(crate) fn signed(deed: Deed<'_>) -> (String, Option<String>) {
+    (cut(deed.who), deed.reason.map(cut))
 }
 
 /// Adds to the record of what people did.

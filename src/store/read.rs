@@ -9,7 +9,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use crate::entry::{Attempt, Entry, Filter, Status};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Rows that one statement looks at, at most, where there is no index to follow.
 const SLICE: i64 = 5_000;
@@ -153,55 +153,6 @@ pub(crate) fn by_key(conn: &Connection, channel: &str, key: &str) -> Result<Opti
     );
     let mut statement = conn.prepare_cached(sql)?;
     Ok(statement.query_row([channel, key], entry).optional()?)
-}
-
-/// The message that a person calls `which`: its id, its dedupe key or its message id.
-pub(crate) fn find(conn: &Connection, which: &str, channel: Option<&str>) -> Result<Entry> {
-    let mut ids = BTreeSet::new();
-    let mut statement =
-        conn.prepare_cached("SELECT id FROM outbox WHERE channel = ?1 AND dedupe_key = ?2")?;
-    for name in chosen(conn, channel)? {
-        let id = statement.query_row(params![name, which], |row| row.get::<_, i64>(0));
-        ids.extend(id.optional()?);
-    }
-    let wanted = |it: &Entry| channel.is_none_or(|channel| it.channel == channel);
-    if let Ok(id) = which.parse() {
-        ids.extend(get(conn, id)?.filter(wanted).map(|it| it.id));
-    }
-    if ids.is_empty() {
-        ids.extend(by_message_id(conn, which)?);
-    }
-    let mut ids = ids.into_iter();
-    match (ids.next(), ids.next()) {
-        (Some(id), None) => get(conn, id)?
-            .filter(wanted)
-            .ok_or_else(|| Error::NotFound(which.into())),
-        (Some(_), Some(_)) => Err(Error::Ambiguous(which.into())),
-        (None, _) => Err(Error::NotFound(which.into())),
-    }
-}
-
-/// Nothing indexes the message id, which only people on the phone ask for; newest first.
-fn by_message_id(conn: &Connection, message_id: &str) -> Result<Option<i64>> {
-    let mut statement = conn.prepare_cached(
-        "SELECT id FROM outbox WHERE id > ?1 AND id <= ?2 AND message_id = ?3 LIMIT 1",
-    )?;
-    let mut to = edge(conn, "SELECT max(id) FROM outbox")?;
-    let first = edge(conn, "SELECT min(id) FROM outbox")?;
-    while to >= first && to > 0 {
-        let from = to.saturating_sub(SLICE);
-        let id = statement.query_row(params![from, to, message_id], |row| row.get(0));
-        if let Some(id) = id.optional()? {
-            return Ok(Some(id));
-        }
-        to = edge_at(conn, "SELECT max(id) FROM outbox WHERE id <= ?1", from)?;
-    }
-    Ok(None)
-}
-
-fn edge(conn: &Connection, sql: &str) -> Result<i64> {
-    let id: Option<i64> = conn.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
-    Ok(id.unwrap_or(0))
 }
 
 fn edge_at(conn: &Connection, sql: &str, id: i64) -> Result<i64> {

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use rusqlite::{Connection, ErrorCode, params};
 
 use crate::error::Result;
+use crate::store::conflict;
 use crate::store::operate::{self, Deed};
 use crate::store::read::{Name, channels};
 
@@ -45,10 +46,14 @@ pub(crate) const UNDATED: &str = settled!(
     "settled_at IS NULL AND id > ?4 AND created_at <= ?5 ORDER BY id LIMIT ?6"
 );
 
+/// As long as a conflict over its key is open, a message stays: a person has to compare the two,
+/// and the key stays taken.
 pub(crate) const DELETE: &str = "
 DELETE FROM outbox
  WHERE id = ?1 AND (status = 'sent' OR status = 'expired' OR status = 'cancelled')
-   AND coalesce(settled_at, created_at) <= ?2";
+   AND coalesce(settled_at, created_at) <= ?2
+   AND NOT EXISTS (SELECT 1 FROM outbox_conflict AS k
+                    WHERE k.channel = outbox.channel AND k.dedupe_key = outbox.dedupe_key)";
 
 /// The settled states.
 const SETTLED: [&str; 3] = ["sent", "expired", "cancelled"];
@@ -159,9 +164,15 @@ pub(crate) struct Purge {
 }
 
 impl Purge {
-    /// Of everything settled until then. Reads only.
-    pub(crate) fn new(conn: &Connection, until: i64) -> Result<Self> {
-        let shelves = shelves(conn)?;
+    /// Of everything settled until then, of one channel or of all. Reads only.
+    pub(crate) fn new(conn: &Connection, until: i64, channel: Option<&str>) -> Result<Self> {
+        let mut shelves = shelves(conn)?;
+        let channel = channel.map(Name::new);
+        shelves.retain(|it| {
+            channel
+                .as_ref()
+                .is_none_or(|channel| it.channel == *channel)
+        });
         let both = |it: Shelf| [(it.clone(), NEXT), (it, UNDATED)];
         Ok(Self {
             shelves: shelves.into_iter().flat_map(both).collect(),
@@ -172,12 +183,26 @@ impl Purge {
         })
     }
 
-    /// How many rows it would remove. Reads only, in slices.
-    pub(crate) fn count(mut self, conn: &Connection) -> Result<u64> {
-        let mut rows = 0;
+    /// The rows it would remove, 8 bytes for each. Reads only, in slices.
+    pub(crate) fn find(mut self, conn: &Connection) -> Result<Vec<i64>> {
+        let mut found = Vec::new();
+        loop {
+            let batch = self.batch(conn)?;
+            if batch.is_empty() {
+                return Ok(found);
+            }
+            for id in batch {
+                if conflict::count_of_message(conn, id)? == 0 {
+                    found.push(id);
+                }
+            }
+        }
+    }
+
+    /// The next rows; none at the end.
+    fn batch(&mut self, conn: &Connection) -> Result<Vec<i64>> {
         while let Some((shelf, sql)) = self.shelves.front() {
             let batch = shelf.next(conn, sql, self.from, self.until, false)?;
-            rows += batch.ids.len() as u64;
             match batch.last {
                 Some(last) => self.from = last,
                 None => {
@@ -185,8 +210,11 @@ impl Purge {
                     self.from = BEGINNING;
                 }
             }
+            if !batch.ids.is_empty() {
+                return Ok(batch.ids);
+            }
         }
-        Ok(rows)
+        Ok(Vec::new())
     }
 
     pub(crate) fn removed(&self) -> u64 {
@@ -195,20 +223,7 @@ impl Purge {
 
     /// The next rows, within the caller's transaction. False when there are no more.
     pub(crate) fn step(&mut self, conn: &Connection, deed: Deed<'_>) -> Result<bool> {
-        let mut ids = Vec::new();
-        while let Some((shelf, sql)) = self.shelves.front()
-            && ids.is_empty()
-        {
-            let batch = shelf.next(conn, sql, self.from, self.until, false)?;
-            ids = batch.ids;
-            match batch.last {
-                Some(last) => self.from = last,
-                None => {
-                    self.shelves.pop_front();
-                    self.from = BEGINNING;
-                }
-            }
-        }
+        let ids = self.batch(conn)?;
         self.removed += each(conn, DELETE, &ids, self.until)?;
         let reason = deed.reason.map(|it| format!("; {it}")).unwrap_or_default();
         let reason = format!("removed {} messages{reason}", self.removed);

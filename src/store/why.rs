@@ -10,7 +10,7 @@ use crate::store::read::{Name, channels, number, text};
 use crate::store::retention::settled;
 
 const FACTS: &str = "
-SELECT o.id, o.channel, o.status, o.next_attempt_at, o.claims, o.attempts, o.ordering_key,
+SELECT o.id, o.channel, o.dedupe_key, o.status, o.next_attempt_at, o.claims, o.attempts, o.ordering_key,
        o.available_at, o.expires_at, o.created_at, o.last_attempt_at, o.settled_at, o.last_error,
        (SELECT a.outcome FROM outbox_attempt AS a WHERE a.message = o.id
          ORDER BY a.id DESC LIMIT 1) AS code
@@ -67,6 +67,7 @@ pub(crate) const KINDS: [&str; 5] = [
 pub(crate) struct Facts {
     pub(crate) id: i64,
     pub(crate) channel: String,
+    pub(crate) dedupe_key: String,
     pub(crate) status: Status,
     pub(crate) next_attempt_at: i64,
     pub(crate) attempts: i64,
@@ -88,6 +89,7 @@ pub(crate) fn facts(conn: &Connection, id: i64) -> Result<Option<Facts>> {
         Ok(Facts {
             id: count("id")?,
             channel: text(row, "channel")?.unwrap_or_default(),
+            dedupe_key: text(row, "dedupe_key")?.unwrap_or_default(),
             status: Status::parse(&status).unwrap_or(Status::Unknown),
             next_attempt_at: count("next_attempt_at")?,
             attempts: count("attempts")?,
@@ -126,6 +128,13 @@ pub(crate) fn has_other(conn: &Connection, facts: &Facts) -> Result<bool> {
     Ok(conn
         .prepare_cached(OTHER)?
         .query_row(params![facts.channel, facts.id], |row| row.get(0))?)
+}
+
+/// When the channel last delivered something that is still remembered.
+pub(crate) fn last_sent(conn: &Connection, channel: &str, now: i64) -> Result<Option<i64>> {
+    Ok(conn
+        .prepare_cached(LAST_SETTLED)?
+        .query_row(params![channel, "sent", now], |row| row.get(0))?)
 }
 
 /// When a drain last left a trace in the file: a claim that lives, an attempt that failed, a

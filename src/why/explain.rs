@@ -3,7 +3,8 @@
 use rusqlite::Connection;
 
 use crate::circuit::{Admission, Channel};
-use crate::dispatch::Dispatcher;
+use crate::clock::FIRST_HONEST;
+use crate::dispatch::{Dispatcher, Failure};
 use crate::entry::Status;
 use crate::error::{Error, Result};
 use crate::settings::MAX_LEASE;
@@ -71,10 +72,17 @@ impl Asked<'_> {
     fn explain(&self, facts: Facts, with_head: bool) -> Result<Why> {
         let now = self.now;
         let late = facts.created_at.saturating_sub(now);
+        let state = evidence::state(self.conn, &facts.channel)?;
         let mut why = Why {
             id: facts.id,
             channel: facts.channel.clone(),
+            dedupe_key: facts.dedupe_key.clone(),
             status: facts.status,
+            ordered: facts.ordering_key.is_some(),
+            code: facts.code.clone(),
+            channel_state: state.state,
+            routed: self.dispatcher.map(|it| it.serves(&facts.channel)),
+            noticed: None,
             reason: Reason::Due,
             fault: Fault::Nobody,
             since: None,
@@ -86,6 +94,9 @@ impl Asked<'_> {
         };
         let settled = match facts.status {
             Status::Sent => Some((Reason::Sent, Fault::Nobody)),
+            Status::Dead if self.suspected(&facts, &state)? => {
+                Some((Reason::Dead, Fault::Receiver))
+            }
             Status::Dead => Some((Reason::Dead, Fault::Message)),
             Status::Expired => Some((Reason::Expired, Fault::Nobody)),
             Status::Cancelled => Some((Reason::Cancelled, Fault::Operator)),
@@ -95,6 +106,10 @@ impl Asked<'_> {
             why.reason = reason;
             why.fault = fault;
             why.since = facts.settled_at;
+            if reason == Reason::Expired {
+                why.noticed = facts.settled_at;
+                why.since = facts.expires_at.or(facts.settled_at);
+            }
             why.detail = facts.last_error;
             return Ok(why);
         }
@@ -106,14 +121,13 @@ impl Asked<'_> {
             why.until = Some(until);
             return Ok(why);
         }
-        self.unsent(&mut why, &facts, with_head)?;
+        self.unsent(&mut why, &facts, &state, with_head)?;
         Ok(why)
     }
 
     /// From what stops everything to what concerns this message alone.
-    fn unsent(&self, why: &mut Why, facts: &Facts, with_head: bool) -> Result<()> {
+    fn unsent(&self, why: &mut Why, facts: &Facts, state: &Channel, with_head: bool) -> Result<()> {
         let now = self.now;
-        let state = evidence::state(self.conn, &facts.channel)?;
         if let Some(pause) = &state.pause {
             why.reason = Reason::Paused;
             why.fault = Fault::Operator;
@@ -123,13 +137,15 @@ impl Asked<'_> {
             why.detail = Some(format!("{by}{}", reason.unwrap_or_default()));
             return Ok(());
         }
-        if self.dispatcher.is_some_and(|it| !it.serves(&facts.channel)) {
+        if why.routed == Some(false) {
             why.reason = Reason::Unrouted;
             why.fault = Fault::Route;
             why.since = Some(facts.created_at);
             return Ok(());
         }
-        if facts.expires_at.is_some_and(|at| at <= now) {
+        // A span that began with a clock in 1970 begins anew once the clock is right.
+        let honest = facts.created_at >= FIRST_HONEST && now >= FIRST_HONEST;
+        if honest && facts.expires_at.is_some_and(|at| at <= now) {
             why.reason = Reason::Expired;
             why.since = facts.expires_at;
             return Ok(());
@@ -156,7 +172,9 @@ impl Asked<'_> {
             why.until = facts.available_at;
             return Ok(());
         }
-        if state.state != ChannelState::Ok && self.troubled(why, facts, &state)? {
+        // No probe takes a message before the end of a wait of its own.
+        let own = facts.attempts > 0 && facts.next_attempt_at > state.until.unwrap_or(0).max(now);
+        if state.state != ChannelState::Ok && !own && self.troubled(why, facts, state)? {
             return Ok(());
         }
         if facts.next_attempt_at > now {
@@ -172,6 +190,17 @@ impl Asked<'_> {
         }
         let since = facts.created_at.max(facts.next_attempt_at);
         self.due(why, since)
+    }
+
+    /// Whether a dead letter is one of those that a receiver which rejects everything has made: it
+    /// died on the way to the brake, and nothing was delivered since.
+    fn suspected(&self, facts: &Facts, state: &Channel) -> Result<bool> {
+        let own = facts.code.as_deref().is_none_or(|it| it == "invalid");
+        if state.state != ChannelState::Rejecting || own {
+            return Ok(false);
+        }
+        let sent = evidence::last_sent(self.conn, &facts.channel, self.now)?;
+        Ok(sent.is_none_or(|sent| facts.settled_at.is_some_and(|at| at >= sent)))
     }
 
     /// The channel's trouble. False: its next probe is so long overdue that there is no drain, or
@@ -191,6 +220,9 @@ impl Asked<'_> {
         }
         let code = state.reason_code.as_deref();
         let (reason, fault) = match state.state {
+            ChannelState::Unauthorised if code == Some(Failure::NO_CREDENTIALS) => {
+                (Reason::NoCredentials, Fault::Route)
+            }
             ChannelState::Unauthorised => (Reason::Unauthorised, Fault::Route),
             ChannelState::Holding => (Reason::Holding, Fault::Receiver),
             ChannelState::Rejecting => (Reason::Rejecting, Fault::Receiver),
@@ -231,7 +263,7 @@ fn blame(code: Option<&str>) -> Fault {
             "refused" | "dns" | "tls" | "timeout" | "proxy" | "unreachable" | "reset" | "portal"
             | "garbage",
         ) => Fault::Network,
-        Some("unauthorised" | "redirected" | "panic") => Fault::Route,
+        Some("unauthorised" | "no_credentials" | "redirected" | "panic") => Fault::Route,
         Some("lost" | "interrupted") => Fault::Nobody,
         Some(_) => Fault::Receiver,
     }

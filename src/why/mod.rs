@@ -3,9 +3,44 @@
 mod explain;
 mod words;
 
+use crate::dispatch::Dispatcher;
 use crate::entry::Status;
+use crate::error::Result;
+use crate::outbox::Outbox;
+use crate::stats::ChannelState;
 
-pub(crate) use explain::{why, why_all};
+impl Outbox {
+    /// Why the message has not arrived: what it waits for, whose fault that is, what to do next.
+    /// Its `Display` says so in plain sentences. [`Error::NotFound`] when there is none.
+    ///
+    /// It is read from the file alone, so it is the same in every process; what this process's
+    /// pump has to say about itself is in [`Pump::health`](crate::Pump::health).
+    pub fn why(&self, id: i64) -> Result<Why> {
+        explain::why(&*self.shared().reader()?, id, None, self.shared().now())
+    }
+
+    /// As [`why`](Self::why), by someone who knows the routes: a channel that the dispatcher does
+    /// not serve is [`Reason::Unrouted`](crate::Reason::Unrouted).
+    pub fn why_routed(&self, id: i64, dispatcher: &dyn Dispatcher) -> Result<Why> {
+        let now = self.shared().now();
+        explain::why(&*self.shared().reader()?, id, Some(dispatcher), now)
+    }
+
+    /// What the whole file is waiting for: for each channel, the reasons with the number of
+    /// messages and one of them explained. Nothing is waiting and nothing is dead when it is empty.
+    ///
+    /// Messages that are due, that wait for a later moment, that stand behind others, that are
+    /// claimed and that are dead are each explained by one of them; [`why`](Self::why) is exact.
+    pub fn why_all(&self) -> Result<Vec<WhyGroup>> {
+        explain::why_all(&*self.shared().reader()?, None, self.shared().now())
+    }
+
+    /// As [`why_all`](Self::why_all), by someone who knows the routes.
+    pub fn why_all_routed(&self, dispatcher: &dyn Dispatcher) -> Result<Vec<WhyGroup>> {
+        let now = self.shared().now();
+        explain::why_all(&*self.shared().reader()?, Some(dispatcher), now)
+    }
+}
 
 /// What a message waits for, or what became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +61,9 @@ pub enum Reason {
     Offline,
     /// Its channel's credentials are not accepted.
     Unauthorised,
+    /// Its channel's credentials cannot be had on this side: a variable that is not set, a file
+    /// that cannot be read. The receiver was not asked.
+    NoCredentials,
     /// Its channel's receiver rejects everything.
     Rejecting,
     /// Its channel's receiver asked to be left alone.
@@ -67,6 +105,7 @@ impl Reason {
             Self::BackOff => "back_off",
             Self::Offline => "offline",
             Self::Unauthorised => "unauthorised",
+            Self::NoCredentials => "no_credentials",
             Self::Rejecting => "rejecting",
             Self::Holding => "holding",
             Self::Paused => "paused",
@@ -124,14 +163,26 @@ pub struct Why {
     pub id: i64,
     /// Its channel.
     pub channel: String,
+    /// Its key.
+    pub dedupe_key: String,
     /// Where it stands.
     pub status: Status,
+    /// Whether it has an ordering key, so that others may stand behind it.
+    pub ordered: bool,
+    /// What its last failed attempt came to, as a stable word.
+    pub code: Option<String>,
+    /// How its channel stands, pauses apart.
+    pub channel_state: ChannelState,
+    /// Whether its channel has a route; `None` when nobody was asked who knows the routes.
+    pub routed: Option<bool>,
     /// What it waits for.
     pub reason: Reason,
     /// Whose fault that is.
     pub fault: Fault,
     /// Since when, in milliseconds since 1970 UTC, where that is known.
     pub since: Option<i64>,
+    /// When its expiry was noticed, in milliseconds since 1970 UTC; `since` is when its time was over.
+    pub noticed: Option<i64>,
     /// Until when: the moment, the next attempt, probe or lease end; `None` when a person has to
     /// do something, or it is due.
     pub until: Option<i64>,

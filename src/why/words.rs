@@ -3,17 +3,23 @@
 use std::fmt;
 
 use crate::entry::Status;
-use crate::stats::Age;
+use crate::stats::{Age, ChannelState, Utc};
 use crate::why::{Fault, Reason, Why};
 
 impl fmt::Display for Why {
-    /// For example: `Message 7 of sales waits: its receiver is offline for 20 min (connection
-    /// refused); the next probe is in 12 s. The fault lies with the network. Nothing is lost; it
+    /// For example: `Message 7 of sales (key S-104522) waits: the receiver cannot be reached or fails,
+    /// for 20 min now (connection refused); the next probe is in 12 s. The fault lies with the network. Nothing is lost; it
     /// goes out by itself when the receiver answers.`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ago = |at: Option<i64>| at.map(|at| Age(self.now.saturating_sub(at)));
         let span = |at: Option<i64>| at.map(|at| Age(at.saturating_sub(self.now)));
-        write!(f, "Message {} of {} ", self.id, Plain(&self.channel))?;
+        write!(
+            f,
+            "Message {} of {} (key {}) ",
+            self.id,
+            Plain(&self.channel),
+            Plain(&self.dedupe_key)
+        )?;
         match self.reason {
             Reason::Sent => write!(f, "was sent")?,
             Reason::Dead => write!(f, "is a dead letter")?,
@@ -22,11 +28,12 @@ impl fmt::Display for Why {
             Reason::Cancelled => write!(f, "was cancelled")?,
             Reason::Scheduled => write!(f, "is scheduled")?,
             Reason::Behind { id, status } => {
-                write!(f, "waits behind message {id}, which is {status}")?
+                write!(f, "waits behind message {id}, which is {status}")?;
             }
             Reason::BackOff => write!(f, "failed and waits for its next attempt")?,
             Reason::Offline => write!(f, "waits: the receiver cannot be reached or fails")?,
             Reason::Unauthorised => write!(f, "waits: the credentials are not accepted")?,
+            Reason::NoCredentials => write!(f, "waits: its credentials cannot be had here")?,
             Reason::Rejecting => write!(f, "waits: the receiver rejects everything")?,
             Reason::Holding => write!(f, "waits: the receiver asked for a pause")?,
             Reason::Paused => write!(f, "waits: its channel was paused")?,
@@ -51,6 +58,9 @@ impl fmt::Display for Why {
             (Reason::Scheduled | Reason::Behind { .. } | Reason::Claimed { .. }, ..) => {}
             (Reason::Sent | Reason::Expired | Reason::Cancelled, Some(age), _) => {
                 write!(f, ", {age} ago")?;
+                if let Some(noticed) = ago(self.noticed) {
+                    write!(f, " (noticed {noticed} ago)")?;
+                }
             }
             (Reason::Paused, Some(age), Some(by)) => write!(f, " {age} ago by {}", Plain(by))?,
             (_, Some(age), Some(detail)) => write!(f, ", for {age} now ({})", Plain(detail))?,
@@ -61,8 +71,16 @@ impl fmt::Display for Why {
         match (self.reason, span(self.until)) {
             (Reason::Behind { .. } | Reason::Claimed { stale: true, .. }, _) | (_, None) => {}
             (Reason::Claimed { .. }, Some(span)) => write!(f, "; its lease ends in {span}")?,
-            (Reason::Scheduled, Some(span)) => write!(f, ": its moment comes in {span}")?,
-            (Reason::BackOff, Some(span)) => write!(f, "; the next attempt is in {span}")?,
+            (Reason::Scheduled, Some(span)) => {
+                let moment = Utc(self.until.unwrap_or_default());
+                write!(f, ": its moment comes in {span}, at {moment}")?;
+            }
+            (Reason::BackOff, Some(span)) => {
+                write!(f, "; its next attempt is in {span}")?;
+                if self.channel_state != ChannelState::Ok {
+                    write!(f, ", and its channel is {} meanwhile", self.channel_state)?;
+                }
+            }
             (Reason::Holding, Some(span)) => write!(f, "; that ends in {span}")?,
             (_, Some(span)) => write!(f, "; the next probe is in {span}")?,
         }
@@ -75,9 +93,16 @@ impl fmt::Display for Why {
             Fault::Receiver if self.reason == Reason::NoOther => {
                 "The fault may be the receiver's or the message's own. "
             }
+            Fault::Receiver if self.reason == Reason::Dead => {
+                "The receiver rejects everything lately, so the fault is probably the receiver's. "
+            }
             Fault::Receiver => "The fault lies with the receiver. ",
             Fault::Route if self.reason == Reason::NoDrain => {
                 "The fault lies with the program that should send. "
+            }
+            Fault::Route if self.reason == Reason::NoCredentials => {
+                "The fault lies with the settings of the program that sends; the receiver was not \
+                 asked. "
             }
             Fault::Route => "The fault lies with the route: its address, credentials or settings. ",
             Fault::Network => "The fault lies with the network. ",
@@ -101,10 +126,23 @@ impl Why {
     pub fn advice(&self) -> &'static str {
         match self.reason {
             Reason::Sent => "Ask the receiver if it cannot be found there.",
-            Reason::Dead => {
-                "Mend the cause and retry it, edit it, or cancel it; until then it holds what \
-                 stands behind it, unless its channel skips the dead."
+            Reason::Dead if self.fault == Fault::Receiver => {
+                "Let the receiver be mended; then `resume` the channel and retry all its dead letters."
             }
+            Reason::Dead => match (self.code.as_deref(), self.ordered) {
+                (Some("invalid"), true) => {
+                    "Retrying cannot help: edit what is wrong with it, or cancel it; until then it \
+                     holds what stands behind it, unless its channel skips the dead."
+                }
+                (Some("invalid"), false) => {
+                    "Retrying cannot help: edit what is wrong with it, or cancel it."
+                }
+                (_, true) => {
+                    "Mend the cause and retry it, edit it, or cancel it; until then it holds what \
+                     stands behind it, unless its channel skips the dead."
+                }
+                (_, false) => "Mend the cause and retry it, edit it, or cancel it.",
+            },
             Reason::Expired => "Retry it to send it after all.",
             Reason::Cancelled => "Retry it if that was a mistake.",
             Reason::Scheduled | Reason::BackOff => "Nothing needs to be done.",
@@ -113,6 +151,11 @@ impl Why {
             Reason::Unauthorised => {
                 "Renew the credentials; it goes out by itself at the next probe, or at once after \
                  `resume`."
+            }
+            Reason::NoCredentials => {
+                "Set the variable, or put the file or command in place, that is named above, for the \
+                 user who runs that program; a variable needs a restart of it. Then it goes out at \
+                 the next probe, or at once after `resume`."
             }
             Reason::Rejecting => {
                 "No more messages die until one is delivered. Let the receiver be mended; then \

@@ -2,6 +2,7 @@
 
 mod bundle;
 mod check;
+mod conflicts;
 mod curl;
 mod drain;
 mod files;
@@ -211,8 +212,16 @@ impl Ran {
         assert_eq!(self.code, code, "{self:?}");
         assert_eq!(self.out, "");
         assert_eq!(self.err.matches('\n').count(), 1, "{self:?}");
-        assert!(self.err.starts_with("error: "), "{self:?}");
-        assert!(self.err.contains(says), "{says:?} is not in {self:?}");
+        // A program that asked for JSON gets an object.
+        let error = match self.err.strip_prefix("error: ") {
+            Some(text) => text.to_string(),
+            None => {
+                let error: Value = serde_json::from_str(&self.err).unwrap();
+                assert_eq!(error["exit"], code, "{self:?}");
+                error["error"].as_str().unwrap().to_string()
+            }
+        };
+        assert!(error.contains(says), "{says:?} is not in {self:?}");
     }
 
     pub(crate) fn json(&self) -> Value {

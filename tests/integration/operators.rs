@@ -411,13 +411,12 @@ fn a_paused_channel_stands_still_in_every_process_until_it_is_resumed() {
     assert_eq!(stats.channels[0].paused_by.as_deref(), Some("anna@till-7"));
     assert_eq!(stats.channels[0].reason.as_deref(), Some("stocktaking"));
     assert_eq!(stats.channels[0].since, Some(START));
-    desk.anna().pause("sales").unwrap();
+    // Who pauses again is to be asked from then on: name, moment and reason go together.
+    desk.outbox.operator("bob@till-8").pause("sales").unwrap();
     let stats = desk.outbox.stats().unwrap();
-    assert_eq!(
-        stats.channels[0].since,
-        Some(START),
-        "paused since the first time"
-    );
+    assert_eq!(stats.channels[0].since, Some(desk.clock.now()));
+    assert_eq!(stats.channels[0].paused_by.as_deref(), Some("bob@till-8"));
+    assert_eq!(stats.channels[0].reason, None);
     desk.anna().resume("sales").unwrap();
     here.until_idle(&up).unwrap();
     assert_eq!(desk.states(), ["sent", "sent"]);

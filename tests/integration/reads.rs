@@ -256,10 +256,10 @@ fn a_message_is_found_by_what_people_call_it() {
         let message_id = outbox.get(id).unwrap().unwrap().message_id;
         assert_eq!(find(&message_id, None).unwrap(), id);
     }
-    assert!(matches!(find("both", None), Err(Error::Ambiguous(_))));
+    assert!(matches!(find("both", None), Err(Error::Ambiguous { .. })));
     assert_eq!(find("both", Some("stock")).unwrap(), 3);
     assert!(
-        matches!(find("3", None), Err(Error::Ambiguous(_))),
+        matches!(find("3", None), Err(Error::Ambiguous { .. })),
         "an id and another's key"
     );
     assert_eq!(find("3", Some("sales")).unwrap(), 4);

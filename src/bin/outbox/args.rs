@@ -10,6 +10,7 @@ use clap::{Args, Parser};
 use sqlite_outbox::{Options, Outbox, Status};
 
 use crate::commands::Command;
+use crate::output::note;
 
 /// Look after the outbox in an application's SQLite file: see what waits and why, and send it.
 #[derive(Debug, Parser)]
@@ -78,6 +79,19 @@ impl Database {
     /// Opens an outbox that is there; creates nothing.
     pub(crate) fn open(&self) -> anyhow::Result<Outbox> {
         Ok(Outbox::open_existing(&self.db)?)
+    }
+
+    /// The same, for a look: it works where this user may not write.
+    pub(crate) fn open_to_read(&self) -> anyhow::Result<Outbox> {
+        let outbox = Outbox::open_to_read(&self.db)?;
+        if outbox.reads_unlocked() {
+            note(&format!(
+                "{} cannot be written and is read as it lies; what another program writes \
+                 meanwhile may be missed",
+                self.db.display()
+            ));
+        }
+        Ok(outbox)
     }
 
     /// The same, with options.

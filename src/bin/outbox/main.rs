@@ -14,6 +14,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
+use serde::Serialize;
 
 use args::{Cli, Exit, Usage};
 use output::{Closed, scrub};
@@ -21,13 +22,20 @@ use output::{Closed, scrub};
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            // What was asked for by --help goes to stdout and is no error.
+        // What was asked for by --help goes to stdout and is no error.
+        Err(error) if !error.use_stderr() => {
             let _ = error.print();
-            return match error.use_stderr() {
-                true => Exit::Usage.into(),
-                false => Exit::Done.into(),
-            };
+            return Exit::Done.into();
+        }
+        Err(error) => {
+            if as_json() {
+                let text = error.render().to_string();
+                let line = text.lines().next().unwrap_or_default();
+                tell(line.strip_prefix("error: ").unwrap_or(line), Exit::Usage);
+            } else {
+                let _ = error.print();
+            }
+            return Exit::Usage.into();
         }
     };
     match commands::run(cli.command) {
@@ -38,9 +46,34 @@ fn main() -> ExitCode {
                 true => Exit::Usage,
                 false => Exit::Error,
             };
-            // Not eprintln!, which panics when stderr is closed.
-            let _ = writeln!(std::io::stderr(), "error: {}", scrub(&format!("{error:#}")));
+            tell(&format!("{error:#}"), exit);
             exit.into()
         }
     }
+}
+
+/// What went wrong, in one line on stderr: for a person, or as a JSON object for a program.
+fn tell(text: &str, exit: Exit) {
+    let line = match as_json() {
+        true => output::json_line(&Failed {
+            error: text,
+            exit: exit as u8,
+        })
+        .unwrap_or_default(),
+        false => format!("error: {}", scrub(text)),
+    };
+    // Not eprintln!, which panics when stderr is closed.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+#[derive(Serialize)]
+struct Failed<'a> {
+    error: &'a str,
+    exit: u8,
+}
+
+/// Whether `--json` was asked for, also where the rest of the command line makes no sense.
+fn as_json() -> bool {
+    let words = std::env::args_os().skip(1);
+    words.take_while(|it| it != "--").any(|it| it == "--json")
 }

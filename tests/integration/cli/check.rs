@@ -180,7 +180,12 @@ fn missing_parts_of_the_schema_are_named() {
         text.contains("outbox_guard") && text.contains("outbox_expiry"),
         "{text}"
     );
-    assert!(found["remedy"].as_str().unwrap().contains("outbox upgrade"));
+    assert!(
+        found["command"]
+            .as_str()
+            .unwrap()
+            .starts_with("outbox upgrade ")
+    );
 }
 
 #[test]
@@ -229,7 +234,15 @@ fn dead_letters_and_channels_that_need_a_person_are_told() {
     assert_eq!(finding(&ran, "dead_letters")["channel"], "sales");
     let text = desk.run(["check", "till.db"]);
     assert_eq!(text.code, 4);
-    assert!(text.out.contains("outbox list --status dead"), "{text:?}");
+    // Ready to be pasted, on a line of its own.
+    let db = std::path::absolute(desk.path("till.db")).unwrap();
+    for command in [
+        format!("outbox list {} --status dead --channel sales", db.display()),
+        format!("outbox resume {} other", db.display()),
+    ] {
+        let mut lines = text.out.lines().map(str::trim);
+        assert!(lines.any(|it| it == command), "{command} {text:?}");
+    }
     assert!(!text.out.contains('\u{1b}'));
 }
 

@@ -75,8 +75,10 @@ fn a_message_is_found_by_id_key_and_message_id() {
     assert_eq!(desk.json(["show", "till.db", message_id, "--json"]), row);
     let by_key = ["show", "till.db", "S-1", "--channel", "returns", "--json"];
     assert_eq!(desk.json(by_key), row);
-    desk.run(["show", "till.db", "S-1"])
-        .failed(1, "name the channel");
+    desk.run(["show", "till.db", "S-1"]).failed(
+        1,
+        "id:1 (pending in sales, key S-1), id:2 (pending in returns, key S-1)",
+    );
     desk.run(["show", "till.db", "S-9"])
         .failed(1, "no message S-9");
 }
@@ -100,7 +102,10 @@ fn a_duplicate_is_ignored_refused_or_replaces_as_asked() {
     };
     assert_eq!(put("1", "ignore").json()["result"], "new");
     let same = put("1", "ignore");
-    assert_eq!(same.json(), json!({"id": 1, "result": "duplicate"}));
+    assert_eq!(
+        same.json(),
+        json!({"id": 1, "result": "duplicate", "status": "pending"})
+    );
     assert_eq!(same.err, "");
     let other = put("2", "ignore");
     assert_eq!(other.code, 0);

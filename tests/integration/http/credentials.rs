@@ -135,7 +135,11 @@ fn a_credential_that_cannot_be_had_blocks_the_channel_and_says_why() {
     ];
     for route in routes {
         let failure = blocked(send(&over(route), &sale()));
-        assert_eq!(failure.code, Failure::UNAUTHORISED);
+        assert_eq!(
+            failure.code,
+            Failure::NO_CREDENTIALS,
+            "the receiver was not asked"
+        );
         assert!(
             failure.text.contains("OUTBOX_TEST_NOT_SET"),
             "{}",
@@ -176,7 +180,7 @@ fn a_source_cannot_take_over_the_transports_headers() {
         ));
         assert_eq!(
             blocked(send(&dispatcher, &sale())).code,
-            Failure::UNAUTHORISED
+            Failure::NO_CREDENTIALS
         );
     }
     assert_eq!(server.accepted(), 0);

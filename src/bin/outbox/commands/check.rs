@@ -6,6 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{Dispatcher, FileInfo, Finding, Outbox, Severity};
 
+use super::curl::quoted;
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, age, bytes, now, scrub, unless_closed};
 use crate::settings::{self, Loaded};
@@ -29,7 +30,7 @@ pub(crate) struct Arguments {
     /// Check this settings file too
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Call on each receiver too: HEAD /, without credentials or messages
+    /// Call on each receiver too, once: HEAD /, without credentials or messages
     #[arg(long, requires = "config")]
     connect: bool,
     #[command(flatten)]
@@ -49,18 +50,20 @@ pub(super) struct Found<'a> {
     code: &'static str,
     text: &'a str,
     remedy: &'a str,
+    command: Option<String>,
     channel: Option<&'a str>,
     count: u64,
     message: Option<i64>,
 }
 
 impl<'a> Found<'a> {
-    pub(super) fn new(finding: &'a Finding) -> Self {
+    pub(super) fn new(finding: &'a Finding, db: &Path) -> Self {
         Self {
             severity: finding.severity.as_str(),
             code: finding.code,
             text: &finding.text,
             remedy: &finding.remedy,
+            command: command(finding, db),
             channel: finding.channel.as_deref(),
             count: finding.count,
             message: finding.message,
@@ -95,8 +98,19 @@ impl<'a> File<'a> {
     }
 }
 
+/// The command that helps, ready to be pasted.
+fn command(finding: &Finding, db: &Path) -> Option<String> {
+    let (name, rest) = finding.command.split_first()?;
+    let mut text = format!("outbox {name} {}", quoted(&db.to_string_lossy()));
+    for word in rest {
+        text.push(' ');
+        text.push_str(&quoted(word));
+    }
+    Some(text)
+}
+
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
-    let outbox = arguments.database.open()?;
+    let outbox = arguments.database.open_to_read()?;
     let info = outbox.file_info()?;
     let mut findings = outbox.check()?;
     findings.extend(disk(&outbox, &info));
@@ -123,10 +137,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let printed = match arguments.format.json {
         true => out.json(&Checked {
             needs_person,
-            findings: findings.iter().map(Found::new).collect(),
+            findings: findings
+                .iter()
+                .map(|it| Found::new(it, outbox.path()))
+                .collect(),
             file: File::new(&info),
         }),
-        false => print(&findings, &info, &mut out),
+        false => print(&findings, &info, outbox.path(), &mut out),
     };
     unless_closed(printed.and_then(|()| out.flush()))?;
     Ok(match needs_person {
@@ -177,13 +194,18 @@ pub(super) fn settings(outbox: &Outbox, loaded: &Loaded) -> anyhow::Result<Vec<F
     Ok(found)
 }
 
-/// Who answers, and what stands in between.
+/// Who answers, and what stands in between. Channels that share a receiver are one finding.
 fn receivers(loaded: &Loaded) -> Vec<Finding> {
     /// Beyond this a signature or a token may be refused.
     const SKEW: i64 = 60_000;
     let mut found = Vec::new();
     for call in loaded.dispatcher.call_on_receivers() {
-        let channel = call.channel;
+        let channel = call.channels.join(", ");
+        let one = <[String; 1]>::try_from(call.channels).ok();
+        let of = |finding: Finding| match &one {
+            Some([channel]) => finding.channel(channel),
+            None => finding,
+        };
         let finding = match call.answer {
             Ok(status) => Finding::new(
                 Severity::Note,
@@ -216,7 +238,7 @@ fn receivers(loaded: &Loaded) -> Vec<Finding> {
                 },
             ),
         };
-        found.push(finding.channel(&channel));
+        found.push(of(finding));
         let skew = call.server_time.map_or(0, |at| at.saturating_sub(now()));
         if skew.abs() > SKEW {
             let text = format!(
@@ -224,14 +246,14 @@ fn receivers(loaded: &Loaded) -> Vec<Finding> {
                 age(skew.abs())
             );
             let remedy = "set this machine's clock by the network, or tell the receiver";
-            found
-                .push(Finding::new(Severity::Warning, "clock_skew", text, remedy).channel(channel));
+            let finding = Finding::new(Severity::Warning, "clock_skew", text, remedy);
+            found.push(of(finding));
         }
     }
     found
 }
 
-fn print(findings: &[Finding], info: &FileInfo, out: &mut Out) -> anyhow::Result<()> {
+fn print(findings: &[Finding], info: &FileInfo, db: &Path, out: &mut Out) -> anyhow::Result<()> {
     for finding in findings {
         let tone = match finding.severity {
             Severity::Fault => Tone::Bad,
@@ -241,6 +263,10 @@ fn print(findings: &[Finding], info: &FileInfo, out: &mut Out) -> anyhow::Result
         let word = format!("{:8} ", finding.severity.as_str());
         out.paragraph(&word, tone, &finding.text)?;
         out.paragraph("         -> ", Tone::Plain, &finding.remedy)?;
+        if let Some(command) = command(finding, db) {
+            // Unbroken, to be copied.
+            out.line(format!("            {}", scrub(&command)))?;
+        }
     }
     let file = format!(
         "{}, log {}, {} unused, journal {}, schema {}, SQLite {}",

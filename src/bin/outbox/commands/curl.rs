@@ -29,7 +29,7 @@ Example: what does the ERP say to this sale?
 pub(crate) struct Arguments {
     #[command(flatten)]
     database: Database,
-    /// An id, a dedupe key or a message id
+    /// An id, a dedupe key or a message id; id:17, key:17 or message:… says which
     which: String,
     /// The settings file: where each channel goes, and how
     #[arg(long, value_name = "FILE")]
@@ -37,6 +37,9 @@ pub(crate) struct Arguments {
     /// The channel, where a dedupe key stands in several
     #[arg(long)]
     channel: Option<String>,
+    /// Let curl print status and headers of the answer too
+    #[arg(long)]
+    include: bool,
     #[command(flatten)]
     format: Format,
 }
@@ -52,7 +55,7 @@ struct Shown<'a> {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let loaded = settings::load(&arguments.config, None)?;
-    let outbox = arguments.database.open()?;
+    let outbox = arguments.database.open_to_read()?;
     let entry = outbox.find(&arguments.which, arguments.channel.as_deref())?;
     let preview = loaded
         .dispatcher
@@ -71,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         note("the proxy wants a login: set $PROXY_LOGIN to USER:PASSWORD");
     }
     let mut out = Out::new();
-    let command = command(&preview, &entry.payload);
+    let command = command(&preview, &entry.payload, arguments.include);
     if arguments.format.json {
         let headers = preview.headers.iter();
         out.json(&Shown {
@@ -111,10 +114,14 @@ fn delivery(entry: &Entry, instance: &str) -> anyhow::Result<Delivery> {
     Ok(delivery)
 }
 
-fn command(preview: &Preview, payload: &[u8]) -> String {
+fn command(preview: &Preview, payload: &[u8], include: bool) -> String {
     let (before, body) = body(payload);
     let mut parts = vec![
-        format!("{before}curl --request {}", quoted(&preview.method)),
+        format!(
+            "{before}curl {}--request {}",
+            if include { "--include " } else { "" },
+            quoted(&preview.method)
+        ),
         format!("--globoff {}", quoted(&preview.url)),
     ];
     for (name, value) in &preview.headers {

@@ -3,7 +3,29 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
-use sqlite_outbox::{Attempt, Entry};
+use sqlite_outbox::{Attempt, AuditEntry, Conflict, Entry};
+
+use super::conflicts;
+use super::show::Known;
+
+/// A payload: text where it is text.
+#[derive(Serialize)]
+pub(super) struct Body<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<String>,
+}
+
+impl<'a> Body<'a> {
+    pub(super) fn of(payload: &'a [u8]) -> Self {
+        let text = std::str::from_utf8(payload).ok();
+        Self {
+            payload: text,
+            payload_base64: text.is_none().then(|| BASE64_STANDARD.encode(payload)),
+        }
+    }
+}
 
 #[derive(Serialize)]
 pub(super) struct Row<'a> {
@@ -17,10 +39,8 @@ pub(super) struct Row<'a> {
     principal: Option<&'a str>,
     content_type: &'a str,
     headers: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    payload: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    payload_base64: Option<String>,
+    #[serde(flatten)]
+    body: Body<'a>,
     status: &'static str,
     available_at: Option<i64>,
     expires_at: Option<i64>,
@@ -35,6 +55,41 @@ pub(super) struct Row<'a> {
     settled_at: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     failed_attempts: Option<Vec<Failed<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit: Option<Vec<Deed<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conflicts: Option<Vec<conflicts::Row<'a>>>,
+}
+
+/// Something that was done to a message or a channel.
+#[derive(Serialize)]
+pub(super) struct Deed<'a> {
+    at: i64,
+    who: &'a str,
+    action: &'a str,
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    former_message_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    former_payload: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    former_payload_base64: Option<String>,
+}
+
+impl<'a> Deed<'a> {
+    fn new(entry: &'a AuditEntry) -> Self {
+        let former = entry.former_payload.as_deref().map(Body::of);
+        let (text, code) = former.map_or((None, None), |it| (it.payload, it.payload_base64));
+        Self {
+            at: entry.at,
+            who: &entry.who,
+            action: &entry.action,
+            reason: entry.reason.as_deref(),
+            former_message_id: entry.former_message_id.as_deref(),
+            former_payload: text,
+            former_payload_base64: code,
+        }
+    }
 }
 
 /// A failed attempt.
@@ -63,7 +118,6 @@ impl<'a> Failed<'a> {
 
 impl<'a> Row<'a> {
     pub(super) fn new(entry: &'a Entry) -> Self {
-        let text = std::str::from_utf8(&entry.payload).ok();
         Self {
             id: entry.id,
             channel: &entry.channel,
@@ -75,10 +129,7 @@ impl<'a> Row<'a> {
             principal: entry.principal.as_deref(),
             content_type: &entry.content_type,
             headers: entry.headers.as_deref(),
-            payload: text,
-            payload_base64: text
-                .is_none()
-                .then(|| BASE64_STANDARD.encode(&entry.payload)),
+            body: Body::of(&entry.payload),
             status: entry.status.as_str(),
             available_at: entry.available_at,
             expires_at: entry.expires_at,
@@ -92,11 +143,34 @@ impl<'a> Row<'a> {
             created_at: entry.created_at,
             settled_at: entry.settled_at,
             failed_attempts: None,
+            audit: None,
+            conflicts: None,
         }
     }
 
-    pub(super) fn with_attempts(mut self, attempts: &'a [Attempt]) -> Self {
-        self.failed_attempts = Some(attempts.iter().map(Failed::new).collect());
+    /// With what else is known of it.
+    pub(super) fn with(mut self, known: &Known<'a>) -> Self {
+        self.failed_attempts = Some(known.attempts.iter().map(Failed::new).collect());
+        self.audit = Some(known.audit.iter().map(Deed::new).collect());
+        self.conflicts = Some(known.conflicts.iter().map(conflicts::Row::new).collect());
         self
     }
+}
+
+/// In which columns a message that is kept aside differs from the one that holds its key.
+pub(super) fn difference(conflict: &Conflict, holder: &Entry) -> String {
+    let columns = [
+        ("payload", conflict.payload != holder.payload),
+        ("event_type", conflict.event_type != holder.event_type),
+        ("recipient", conflict.recipient != holder.recipient),
+        ("ordering_key", conflict.ordering_key != holder.ordering_key),
+        ("principal", conflict.principal != holder.principal),
+        ("content_type", conflict.content_type != holder.content_type),
+        ("headers", conflict.headers != holder.headers),
+        ("available_at", conflict.available_at != holder.available_at),
+        ("expires_at", conflict.expires_at != holder.expires_at),
+    ];
+    let differ = columns.iter().filter(|(_, differs)| *differs);
+    let names: Vec<_> = differ.map(|(name, _)| *name).collect();
+    names.join(", ")
 }

@@ -5,7 +5,7 @@ use clap::Args;
 use super::entry::Row;
 use super::list::{Chosen, each_page};
 use crate::args::{Database, Exit};
-use crate::output::Out;
+use crate::output::{Out, note};
 
 /// Print messages as JSON lines, for another outbox to take
 ///
@@ -27,11 +27,17 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
-    let outbox = arguments.database.open()?;
+    let outbox = arguments.database.open_to_read()?;
     let mut out = Out::new();
     each_page(&outbox, arguments.chosen.filter(), usize::MAX, |page| {
         page.iter().try_for_each(|entry| out.json(&Row::new(entry)))
     })?;
     out.flush()?;
+    let conflicts = outbox.conflicts(arguments.chosen.channel(), 0, 1)?;
+    if !conflicts.is_empty() {
+        note(
+            "messages whose key was taken by other content are not among them: see `outbox conflicts`",
+        );
+    }
     Ok(Exit::Done)
 }

@@ -69,6 +69,10 @@ impl Chosen {
         }
     }
 
+    pub(super) fn channel(&self) -> Option<&str> {
+        self.channel.as_deref()
+    }
+
     /// How many there are.
     fn count(&self, outbox: &Outbox) -> sqlite_outbox::Result<u64> {
         let mut statuses = self.statuses();
@@ -101,7 +105,7 @@ fn number(counts: &Counts, status: Status) -> u64 {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
-    let outbox = arguments.database.open()?;
+    let outbox = arguments.database.open_to_read()?;
     let mut filter = arguments.chosen.filter();
     if arguments.newest {
         filter = filter.newest_first();

@@ -6,6 +6,7 @@ mod bundle;
 mod check;
 mod compact;
 mod completions;
+mod conflicts;
 mod curl;
 mod drain;
 mod enqueue;
@@ -61,6 +62,7 @@ Examples:
   outbox cancel till.db --all --channel test --dry-run")]
     Cancel(operate::Bulk),
     Edit(operate::Edit),
+    Conflicts(conflicts::Arguments),
     /// Stop a channel, for every process, until it is resumed
     #[command(after_help = "\
 Example:
@@ -100,6 +102,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Retry(arguments) => operate::bulk(&arguments, Deed::Retry),
         Command::Cancel(arguments) => operate::bulk(&arguments, Deed::Cancel),
         Command::Edit(arguments) => operate::edit(&arguments),
+        Command::Conflicts(arguments) => conflicts::run(&arguments),
         Command::Pause(arguments) => operate::channel(&arguments, Change::Pause),
         Command::Resume(arguments) => operate::channel(&arguments, Change::Resume),
         Command::Purge(arguments) => operate::purge(&arguments),

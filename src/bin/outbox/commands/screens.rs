@@ -127,7 +127,11 @@ fn a_message_is_shown_with_every_error_once_and_broken_between_words() {
     let entry = outbox.find("R-2026-11-29-till-7-0001", None).unwrap();
     let attempts = outbox.attempts(entry.id).unwrap();
     assert_eq!(attempts.len(), 2);
-    let shown = |width| printed(width, |out| show::print(&entry, &attempts, out));
+    let known = show::Known {
+        attempts: &attempts,
+        ..show::Known::default()
+    };
+    let shown = |width| printed(width, |out| show::print(&entry, &known, out));
     for width in WIDTHS {
         fits(&shown(Some(width)), width);
     }

@@ -1,7 +1,7 @@
 //! `outbox show`: one message, with everything that is known of it.
 
 use clap::Args;
-use sqlite_outbox::{Attempt, Entry};
+use sqlite_outbox::{Attempt, AuditEntry, Conflict, Entry};
 
 use super::entry::Row;
 use crate::args::{Database, Exit, Format};
@@ -10,13 +10,16 @@ use crate::output::{Out, Tone, ago, brief, count, exact, now};
 /// Payload bytes shown to a person.
 const SHOWN: usize = 8 * 1024;
 
-/// Show one message: its state, its payload and its failed attempts
+/// Of what people did to it, the last so many are shown.
+const DEEDS: usize = 100;
+
+/// Show one message: its state, its payload, its failed attempts, and what people did to it
 #[derive(Debug, Args)]
 #[command(after_help = "Example: why has this sale not arrived?\n  outbox show till.db S-104522")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     database: Database,
-    /// An id, a dedupe key or a message id
+    /// An id, a dedupe key or a message id; id:17, key:17 or message:… says which
     which: String,
     /// The channel, where a dedupe key stands in several
     #[arg(long)]
@@ -26,22 +29,42 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
-    let outbox = arguments.database.open()?;
+    let outbox = arguments.database.open_to_read()?;
     let entry = outbox.find(&arguments.which, arguments.channel.as_deref())?;
-    let attempts = outbox.attempts(entry.id)?;
+    let mut audit = outbox.audit(Some(entry.id), DEEDS)?;
+    audit.reverse();
+    let known = Known {
+        attempts: &outbox.attempts(entry.id)?,
+        audit: &audit,
+        conflicts: &outbox.conflicts_of(entry.id)?,
+    };
     let mut out = Out::new();
     match arguments.format.json {
-        true => out.json(&Row::new(&entry).with_attempts(&attempts))?,
-        false => print(&entry, &attempts, &mut out)?,
+        true => out.json(&Row::new(&entry).with(&known))?,
+        false => print(&entry, &known, &mut out)?,
     }
     out.flush()?;
     Ok(Exit::Done)
 }
 
-pub(super) fn print(entry: &Entry, attempts: &[Attempt], out: &mut Out) -> anyhow::Result<()> {
+/// What is known of a message beside its row.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Known<'a> {
+    pub(super) attempts: &'a [Attempt],
+    pub(super) audit: &'a [AuditEntry],
+    pub(super) conflicts: &'a [Conflict],
+}
+
+pub(super) fn print(entry: &Entry, known: &Known<'_>, out: &mut Out) -> anyhow::Result<()> {
     fields(entry, now(), out)?;
-    history(attempts, entry, out)?;
-    payload(entry, out)
+    if !known.conflicts.is_empty() {
+        let ids: Vec<_> = known.conflicts.iter().map(|it| it.id.to_string()).collect();
+        let text = format!("{}; see `outbox conflicts`", ids.join(", "));
+        out.field("conflicts", 14, &text)?;
+    }
+    history(known.attempts, entry, out)?;
+    deeds(known.audit, out)?;
+    payload("payload", &entry.payload, out)
 }
 
 fn fields(entry: &Entry, now: i64, out: &mut Out) -> anyhow::Result<()> {
@@ -78,7 +101,8 @@ fn fields(entry: &Entry, now: i64, out: &mut Out) -> anyhow::Result<()> {
     field("created", moment(Some(entry.created_at)))?;
     field("available", moment(entry.available_at))?;
     field("expires", moment(entry.expires_at))?;
-    field("attempts", Some(entry.attempts.to_string()))?;
+    field("claimed", Some(times(entry.claims)))?;
+    field("charged", Some(times(entry.attempts)))?;
     field("last attempt", moment(entry.last_attempt_at))?;
     field("next attempt", moment(next))?;
     field("settled", moment(entry.settled_at))?;
@@ -112,12 +136,37 @@ fn history(attempts: &[Attempt], entry: &Entry, out: &mut Out) -> anyhow::Result
     Ok(())
 }
 
-fn payload(entry: &Entry, out: &mut Out) -> anyhow::Result<()> {
-    let bytes = entry.payload.len();
+/// What people did to it.
+fn deeds(audit: &[AuditEntry], out: &mut Out) -> anyhow::Result<()> {
+    if audit.is_empty() {
+        return Ok(());
+    }
     out.line("")?;
-    let head = format!("payload, {}", count(bytes as u64, "byte", "bytes"));
+    out.line(out.paint(Tone::Head, "what people did"))?;
+    for deed in audit {
+        let mut line = format!("{}  {} by {}", exact(deed.at), deed.action, deed.who);
+        if let Some(reason) = &deed.reason {
+            line.push_str(&format!(": {reason}"));
+        }
+        out.paragraph("  ", Tone::Plain, &line)?;
+        if let Some(id) = &deed.former_message_id {
+            out.paragraph("      ", Tone::Plain, &format!("its message id was {id}"))?;
+        }
+        if let Some(payload) = &deed.former_payload {
+            let bytes = count(payload.len() as u64, "byte", "bytes");
+            let line = format!("--json prints the payload that it had, {bytes}");
+            out.paragraph("      ", Tone::Plain, &line)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn payload(name: &str, payload: &[u8], out: &mut Out) -> anyhow::Result<()> {
+    let bytes = payload.len();
+    out.line("")?;
+    let head = format!("{name}, {}", count(bytes as u64, "byte", "bytes"));
     out.line(out.paint(Tone::Head, &head))?;
-    let Ok(text) = std::str::from_utf8(&entry.payload) else {
+    let Ok(text) = std::str::from_utf8(payload) else {
         return out.line("  not a text; --json prints it as base64");
     };
     let shown = (0..=SHOWN.min(bytes)).rev().find_map(|end| text.get(..end));
@@ -129,4 +178,8 @@ fn payload(entry: &Entry, out: &mut Out) -> anyhow::Result<()> {
         true => out.line("  … cut here; --json prints all of it"),
         false => Ok(()),
     }
+}
+
+fn times(number: i64) -> String {
+    count(number.unsigned_abs(), "time", "times")
 }

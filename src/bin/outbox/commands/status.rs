@@ -77,7 +77,7 @@ impl Numbers {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
-    let stats = arguments.database.open()?.stats()?;
+    let stats = arguments.database.open_to_read()?.stats()?;
     let mut out = Out::new();
     let printed = match arguments.format.json {
         true => out.json(&as_json(&stats)),

@@ -120,8 +120,7 @@ impl Out {
 
     /// One JSON value on one line.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
-        let text = serde_json::to_string(value)?;
-        self.line(escape_json(&text))
+        self.line(json_line(value)?)
     }
 
     /// The text in a colour, if colours are wanted.
@@ -261,6 +260,12 @@ pub(crate) fn scrub(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(clean)
+}
+
+/// A JSON value on one line, which someone may show on a terminal.
+pub(crate) fn json_line(value: &impl Serialize) -> serde_json::Result<String> {
+    let text = serde_json::to_string(value)?;
+    Ok(escape_json(&text).into_owned())
 }
 
 /// A JSON text of several lines for a file, which someone may show on a terminal.

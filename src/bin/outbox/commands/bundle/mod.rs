@@ -10,7 +10,9 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
-use sqlite_outbox::{Attempt, AuditEntry, Entry, Error, Filter, Outbox, SCHEMA_VERSION, Status};
+use sqlite_outbox::{
+    Attempt, AuditEntry, Entry, Error, Filter, Outbox, SCHEMA_VERSION, Status, Why,
+};
 
 use super::check::{self, File, Found};
 use super::entry::Failed;
@@ -35,7 +37,7 @@ Example:
 pub(crate) struct Arguments {
     #[command(flatten)]
     database: Database,
-    /// Where it goes; nothing is overwritten
+    /// Where it goes, - for standard output; nothing is overwritten
     #[arg(value_name = "TO")]
     to: PathBuf,
     /// Put in what this settings file says, without secrets
@@ -102,7 +104,14 @@ struct Done<'a> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
-    let outbox = arguments.database.open()?;
+    let outbox = arguments.database.open_to_read()?;
+    if arguments.to.as_os_str() == "-" {
+        let text = gather(&outbox, arguments.config.as_deref())?;
+        let mut out = Out::new();
+        out.line(text.trim_end())?;
+        out.flush()?;
+        return Ok(Exit::Done);
+    }
     // Before the work of minutes, and again when it is written.
     if arguments.to.symlink_metadata().is_ok() {
         return Err(Error::Exists(arguments.to.clone()).into());
@@ -151,10 +160,13 @@ fn gather(outbox: &Outbox, config: Option<&Path>) -> anyhow::Result<String> {
         instance_id: outbox.instance_id(),
         file: File::new(&info),
         status: status::as_json(&stats),
-        findings: findings.iter().map(Found::new).collect(),
+        findings: findings
+            .iter()
+            .map(|it| Found::new(it, Path::new("FILE")))
+            .collect(),
         why: why
             .iter()
-            .map(|it| format!("{}: {}", it.messages, it.why))
+            .map(|it| format!("{}: {}", it.messages, without_keys(it.why.clone())))
             .collect(),
         dead: dead.iter().map(Dead::new).collect(),
         messages: entries
@@ -165,6 +177,13 @@ fn gather(outbox: &Outbox, config: Option<&Path>) -> anyhow::Result<String> {
         settings,
         settings_error,
     })
+}
+
+/// The same reason; a key may be a person's name.
+fn without_keys(mut why: Why) -> Why {
+    why.dedupe_key = "…".into();
+    why.behind = why.behind.map(|it| Box::new(without_keys(*it)));
+    why
 }
 
 /// The messages that have something to say, with their attempts.

@@ -32,6 +32,12 @@ struct Exported {
     expires_at: Option<i64>,
 }
 
+/// The dedupe key, to name a line by it.
+pub(super) fn key(line: &[u8]) -> Option<String> {
+    let row: serde_json::Value = serde_json::from_slice(line).ok()?;
+    row.get("dedupe_key")?.as_str().map(str::to_string)
+}
+
 /// The message, or nothing when it is over.
 pub(super) fn message(arguments: &Arguments, line: &[u8]) -> anyhow::Result<Option<Message>> {
     let row: Exported =

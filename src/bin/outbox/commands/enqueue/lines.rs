@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Error, Message, Outbox};
 
 use super::{Arguments, Done, exported, message, open, warn_of_type};
+use crate::args::Exit;
 use crate::output::{Out, note};
 
 /// Lines in one transaction, at most.
@@ -21,6 +22,8 @@ struct Tally {
     conflicts: usize,
     /// Exported lines of messages that are over.
     left_out: usize,
+    /// Lines that were refused and passed over.
+    bad: usize,
     /// The output is gone; the work goes on.
     unprinted: Option<anyhow::Error>,
 }
@@ -30,7 +33,7 @@ pub(super) fn run(
     arguments: &Arguments,
     path: &Path,
     out: &mut Out,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Exit> {
     let most = match arguments.exported {
         true => exported::MAX_LINE,
         false => DEFAULT_MAX_PAYLOAD,
@@ -59,10 +62,14 @@ pub(super) fn run(
     let summary = tally.summary();
     ended.with_context(|| format!("stopped early, {summary}"))?;
     match (tally.unprinted, arguments.format.json) {
-        (Some(error), _) => Err(error),
-        (None, true) => Ok(()),
-        (None, false) => out.line(summary),
+        (Some(error), _) => return Err(error),
+        (None, true) => {}
+        (None, false) => out.line(summary)?,
     }
+    Ok(match tally.bad {
+        0 => Exit::Done,
+        _ => Exit::Error,
+    })
 }
 
 impl Tally {
@@ -85,6 +92,7 @@ impl Tally {
             (self.duplicates, "there already"),
             (self.conflicts, "kept with other content"),
             (self.left_out, "left out: sent, expired or cancelled"),
+            (self.bad, "refused and skipped"),
         ] {
             if count > 0 {
                 text.push_str(&format!(", {count} {what}"));
@@ -94,7 +102,7 @@ impl Tally {
     }
 }
 
-/// Stores the lines up to the first that is refused.
+/// Stores the lines up to the first that is refused; with `--skip-bad` all others.
 fn store(
     outbox: &Outbox,
     arguments: &Arguments,
@@ -105,25 +113,31 @@ fn store(
     if chunk.is_empty() {
         return Ok(());
     }
-    let mut messages: Vec<(usize, Message)> = Vec::new();
-    let mut faulty = None;
+    let mut messages: Vec<(String, Message)> = Vec::new();
+    let mut faulty = Vec::new();
     for (number, payload) in chunk {
+        let place = match exported::key(&payload).filter(|_| arguments.exported) {
+            Some(key) => format!("line {number}, key {key}"),
+            None => format!("line {number}"),
+        };
         let message = match arguments.exported {
             true => exported::message(arguments, &payload),
             false => message(arguments, payload).map(Some),
         };
         match message {
-            Ok(Some(message)) => messages.push((number, message)),
+            Ok(Some(message)) => messages.push((place, message)),
             Ok(None) => tally.left_out += 1,
             Err(error) => {
-                faulty = Some(error.context(format!("line {number}")));
-                break;
+                faulty.push(error.context(place));
+                if !arguments.skip_bad {
+                    break;
+                }
             }
         }
     }
     let (done, refused) = outbox.transaction(|tx| {
-        let mut done = Vec::new();
-        for (number, message) in &messages {
+        let (mut done, mut refused) = (Vec::new(), Vec::new());
+        for (place, message) in &messages {
             match outbox.enqueue(tx, message) {
                 Ok(enqueued) => done.push(enqueued),
                 // The transaction is still good, so what stands before this line is kept.
@@ -132,11 +146,16 @@ fn store(
                     | Error::TooLarge { .. }
                     | Error::Duplicate { .. }
                     | Error::OutboxFull { .. }),
-                ) => return Ok((done, Some((*number, error)))),
+                ) => {
+                    refused.push(anyhow::Error::from(error).context(place.clone()));
+                    if !arguments.skip_bad {
+                        break;
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }
-        Ok((done, None))
+        Ok((done, refused))
     })?;
     for enqueued in done {
         tally.count(enqueued);
@@ -144,10 +163,15 @@ fn store(
             tally.unprinted = out.json(&Done::from(enqueued)).err();
         }
     }
-    match refused {
-        Some((number, error)) => Err(error).with_context(|| format!("line {number}")),
-        None => faulty.map_or(Ok(()), Err),
+    // A line that was refused stands before one that could not be read.
+    for error in refused.into_iter().chain(faulty) {
+        if !arguments.skip_bad {
+            return Err(error);
+        }
+        tally.bad += 1;
+        note(&format!("skipped: {error:#}"));
     }
+    Ok(())
 }
 
 struct Lines {

@@ -12,10 +12,13 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::Value;
-use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Message, OnDuplicate, Outbox};
+use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Entry, Message, OnDuplicate, Outbox, Status};
 
-use crate::args::{self, Database, Exit, Format};
-use crate::output::{Out, note};
+use super::curl::quoted;
+use super::operate::name;
+
+use crate::args::{self, Database, Exit, Format, Usage};
+use crate::output::{Out, ago, note, now};
 
 /// Put a message into the outbox, or one for each line of a file
 #[derive(Debug, Args)]
@@ -72,13 +75,18 @@ pub(crate) struct Arguments {
     /// Make a message of each line that is not empty, - for standard input
     #[arg(long, value_name = "PATH")]
     lines: Option<PathBuf>,
-    /// The lines come from `outbox export`: take channel, keys, message id and all else from them,
-    /// and leave out what is sent, expired or cancelled
+    /// The lines come from `outbox export`: take channel, keys, message id and all else that is to be
+    /// sent from them. They are enqueued now, due now or at their own moment, with a fresh budget:
+    /// dead letters too. Left out are those that are sent, expired or cancelled; the state of a
+    /// channel, such as a pause, does not come along
     #[arg(long, requires = "lines", conflicts_with_all = [
         "payload", "file", "key", "channel", "key_from", "event_type", "recipient", "ordering_key", "principal", "delay",
         "ttl", "header", "content_type",
     ])]
     exported: bool,
+    /// Go on after a line that is refused; each is named on stderr, and the exit code is 1
+    #[arg(long, requires = "lines")]
+    skip_bad: bool,
     #[command(flatten)]
     format: Format,
 }
@@ -105,12 +113,15 @@ impl From<Choice> for OnDuplicate {
 
 /// What became of one message.
 #[derive(Serialize)]
-struct Done {
+struct Done<'a> {
     id: i64,
     result: &'static str,
+    /// Where the message stands that has the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'a str>,
 }
 
-impl From<Enqueued> for Done {
+impl From<Enqueued> for Done<'_> {
     fn from(enqueued: Enqueued) -> Self {
         let result = match enqueued {
             Enqueued::New { .. } => "new",
@@ -121,22 +132,31 @@ impl From<Enqueued> for Done {
         Self {
             id: enqueued.id(),
             result,
+            status: None,
         }
     }
 }
 
 pub(crate) fn run(mut arguments: Arguments) -> anyhow::Result<Exit> {
+    if let (Some(delay), Some(ttl)) = (arguments.delay, arguments.ttl)
+        && delay >= ttl
+    {
+        let text =
+            "--delay is not shorter than --ttl: the message would expire before it may be sent";
+        return Err(Usage(text.into()).into());
+    }
     let outbox = arguments.database.open()?;
     let mut out = Out::new();
+    let mut exit = Exit::Done;
     match (arguments.lines.take(), arguments.file.take()) {
-        (Some(path), _) => lines::run(&outbox, &arguments, &path, &mut out)?,
+        (Some(path), _) => exit = lines::run(&outbox, &arguments, &path, &mut out)?,
         (None, file) => {
             let payload = read_payload(arguments.payload.take(), file.as_deref())?;
             one(&outbox, &arguments, payload, &mut out)?;
         }
     }
     out.flush()?;
-    Ok(Exit::Done)
+    Ok(exit)
 }
 
 fn one(
@@ -148,17 +168,53 @@ fn one(
     warn_of_type(arguments, &payload);
     let message = message(arguments, payload)?;
     let enqueued = outbox.transaction(|tx| outbox.enqueue(tx, &message))?;
-    warn_of_conflict(enqueued);
-    if arguments.format.json {
-        return out.json(&Done::from(enqueued));
-    }
     let id = enqueued.id();
-    out.line(match enqueued {
-        Enqueued::New { .. } => format!("message {id} is enqueued"),
-        Enqueued::Replaced { .. } => format!("message {id} has the new content"),
-        Enqueued::Duplicate { .. } => format!("message {id} is there already, with this content"),
-        Enqueued::Conflict { .. } => format!("message {id} is kept as it was"),
+    let Some(entry) = outbox.get(id)? else {
+        return out.line(format!("message {id} is enqueued, and gone already"));
+    };
+    let taken = matches!(
+        enqueued,
+        Enqueued::Duplicate { .. } | Enqueued::Conflict { .. }
+    );
+    if matches!(enqueued, Enqueued::Conflict { .. }) {
+        note(&format!(
+            "message {id} has this key and OTHER content; it was kept, the new one was not enqueued"
+        ));
+    }
+    if arguments.format.json {
+        return out.json(&Done {
+            status: taken.then_some(entry.status.as_str()),
+            ..Done::from(enqueued)
+        });
+    }
+    let name = name(&entry);
+    let state = state(&entry, &arguments.database.db);
+    out.text(&match enqueued {
+        Enqueued::New { .. } => format!("{name} is enqueued"),
+        Enqueued::Replaced { .. } => format!("{name} has the new content"),
+        Enqueued::Duplicate { .. } => {
+            format!("{name} is there already, with this content: {state}")
+        }
+        Enqueued::Conflict { .. } => format!("{name} is kept as it was: {state}"),
     })
+}
+
+/// Where the holder of a key stands, and what brings it on its way if nothing does.
+fn state(holder: &Entry, db: &Path) -> String {
+    let when = holder.settled_at.map(|at| ago(at, now()));
+    let when = when.map(|it| format!(" {it}")).unwrap_or_default();
+    let retry = format!(
+        "`outbox retry {} id:{}` sends it after all",
+        quoted(&db.to_string_lossy()),
+        holder.id
+    );
+    match holder.status {
+        Status::Sent => format!("it was sent{when}"),
+        Status::Dead => format!("it is a dead letter; {retry}"),
+        Status::Expired => format!("it expired unsent{when}; {retry}"),
+        Status::Cancelled => format!("it was cancelled{when} and is not sent; {retry}"),
+        status => format!("it is {status}"),
+    }
 }
 
 fn message(arguments: &Arguments, payload: Vec<u8>) -> anyhow::Result<Message> {
@@ -221,14 +277,6 @@ fn warn_of_type(arguments: &Arguments, payload: &[u8]) -> bool {
         note("the payload is not JSON, but is labelled application/json; see --content-type");
     }
     wrong
-}
-
-fn warn_of_conflict(enqueued: Enqueued) {
-    if let Enqueued::Conflict { id } = enqueued {
-        note(&format!(
-            "message {id} has this key and OTHER content; it was kept, the new one was not enqueued"
-        ));
-    }
 }
 
 /// The payload of the command line, of a file, or of standard input for `-`.

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{Entry, Operator, Outbox, Selection, Status};
 
-use super::operator;
+use super::{FIRST, entries, first, name, operator};
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::output::{Out, count};
 
@@ -16,8 +16,8 @@ use crate::output::{Out, count};
 pub(crate) struct Arguments {
     #[command(flatten)]
     database: Database,
-    /// Ids, dedupe keys or message ids
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    /// Ids, dedupe keys or message ids; id:17, key:17 or message:… says which
+    #[arg(conflicts_with = "all")]
     which: Vec<String>,
     /// All of them; narrow it with the options below
     #[arg(long)]
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// Why, for the record
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Say how many it would be, and change nothing
+    /// Say how many it would be and name the first, and change nothing
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -107,6 +107,9 @@ struct Done {
     dry_run: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     ids: Option<Vec<i64>>,
+    /// The dedupe keys of these, or of the first that a dry run found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keys: Option<Vec<String>>,
 }
 
 pub(crate) fn run(arguments: &Arguments, deed: Deed) -> anyhow::Result<Exit> {
@@ -116,32 +119,48 @@ pub(crate) fn run(arguments: &Arguments, deed: Deed) -> anyhow::Result<Exit> {
         let text = format!("--status {status}: {}", deed.rule());
         return Err(Usage(text).into());
     }
+    if arguments.which.is_empty() && !arguments.all {
+        return Err(Usage("which message? give its id or key, or --all".into()).into());
+    }
     let outbox = arguments.database.open()?;
     let operator = operator(&outbox, arguments.reason.as_deref());
-    let (count, ids) = match arguments.all {
-        true => (all(arguments, deed, &operator)?, None),
+    let dry_run = arguments.dry_run;
+    let (count, ids, shown) = match arguments.all {
+        true => {
+            let (count, first) = all(arguments, deed, &operator)?;
+            (count, None, entries(&outbox, &first)?)
+        }
         false => {
-            let ids = some(arguments, deed, &outbox, &operator)?;
-            (ids.len() as u64, Some(ids))
+            let chosen = some(arguments, deed, &outbox, &operator)?;
+            let ids: Vec<_> = chosen.keys().copied().collect();
+            (ids.len() as u64, Some(ids), chosen.into_values().collect())
         }
     };
-    let dry_run = arguments.dry_run;
     let mut out = Out::new();
-    match arguments.format.json {
-        true => out.json(&Done {
+    if arguments.format.json {
+        let keys: Vec<_> = shown.into_iter().map(|it| it.dedupe_key).collect();
+        out.json(&Done {
             count,
             dry_run,
+            keys: (dry_run || ids.is_some()).then_some(keys),
             ids,
-        })?,
-        false => out.line(deed.said(count, dry_run))?,
+        })?;
+    } else {
+        out.line(deed.said(count, dry_run))?;
+        first(&shown, count, &mut out)?;
     }
     out.flush()?;
     Ok(Exit::Done)
 }
 
-fn all(arguments: &Arguments, deed: Deed, operator: &Operator<'_>) -> anyhow::Result<u64> {
+/// Does it to all that are chosen; answers how many they are and, of a dry run, the first.
+fn all(
+    arguments: &Arguments,
+    deed: Deed,
+    operator: &Operator<'_>,
+) -> anyhow::Result<(u64, Vec<i64>)> {
     let chosen = arguments.status.as_ref().map(std::slice::from_ref);
-    let mut total = 0;
+    let (mut total, mut first) = (0, Vec::new());
     for status in chosen.unwrap_or(deed.all()) {
         let mut selection = Selection::new().status(*status);
         if let Some(channel) = &arguments.channel {
@@ -150,13 +169,18 @@ fn all(arguments: &Arguments, deed: Deed, operator: &Operator<'_>) -> anyhow::Re
         if let Some(code) = &arguments.code {
             selection = selection.reason_code(code);
         }
-        let done = match arguments.dry_run {
-            true => operator.count(&selection),
-            false => deed.act_on_all(operator, &selection),
-        };
+        if arguments.dry_run {
+            let found = operator.selected(&selection)?;
+            total += found.len() as u64;
+            first.extend(found.into_iter().take(FIRST));
+            continue;
+        }
+        let done = deed.act_on_all(operator, &selection);
         total += done.with_context(|| format!("stopped early, {}", deed.said(total, false)))?;
     }
-    Ok(total)
+    first.sort_unstable();
+    first.truncate(FIRST);
+    Ok((total, first))
 }
 
 /// All are looked at before the first is changed.
@@ -165,21 +189,20 @@ fn some(
     deed: Deed,
     outbox: &Outbox,
     operator: &Operator<'_>,
-) -> anyhow::Result<Vec<i64>> {
+) -> anyhow::Result<BTreeMap<i64, Entry>> {
     let mut chosen: BTreeMap<i64, Entry> = BTreeMap::new();
     for which in &arguments.which {
         let entry = outbox.find(which, arguments.channel.as_deref())?;
         if !deed.takes(entry.status) {
-            bail!("message {} is {}: {}", entry.id, entry.status, deed.rule());
+            bail!("{} is {}: {}", name(&entry), entry.status, deed.rule());
         }
         chosen.insert(entry.id, entry);
     }
-    let ids: Vec<_> = chosen.into_keys().collect();
     if !arguments.dry_run {
-        for (done, id) in ids.iter().enumerate() {
+        for (done, id) in chosen.keys().enumerate() {
             deed.act(operator, *id)
                 .with_context(|| format!("stopped early, {}", deed.said(done as u64, false)))?;
         }
     }
-    Ok(ids)
+    Ok(chosen)
 }

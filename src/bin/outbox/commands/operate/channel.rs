@@ -1,11 +1,13 @@
 //! `outbox pause` and `outbox resume`.
 
+use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
+use sqlite_outbox::ChannelStats;
 
 use super::{operator, who};
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, note};
+use crate::output::Out;
 
 /// Which channel, and why.
 #[derive(Debug, Args)]
@@ -17,6 +19,9 @@ pub(crate) struct Arguments {
     /// Why, for the record and for everyone who looks at the status
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
+    /// Even if no message was ever in the channel
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     format: Format,
 }
@@ -39,21 +44,11 @@ struct Done<'a> {
 pub(crate) fn run(arguments: &Arguments, change: Change) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open()?;
     let name = &arguments.channel;
-    let known = outbox.stats()?.channels;
+    arguments.check(&outbox.stats()?.channels)?;
     let operator = operator(&outbox, arguments.reason.as_deref());
     match change {
         Change::Pause => operator.pause(name)?,
         Change::Resume => operator.resume(name)?,
-    }
-    if !known.iter().any(|it| it.channel == *name) {
-        let names: Vec<_> = known.iter().map(|it| it.channel.as_str()).collect();
-        note(&format!(
-            "no message is in a channel {name} yet; there are {}",
-            match names.is_empty() {
-                true => "none".into(),
-                false => names.join(", "),
-            }
-        ));
     }
     let stats = outbox.stats()?.channels;
     let stats = stats.iter().find(|it| it.channel == *name);
@@ -76,4 +71,20 @@ pub(crate) fn run(arguments: &Arguments, change: Change) -> anyhow::Result<Exit>
     }
     out.flush()?;
     Ok(Exit::Done)
+}
+
+impl Arguments {
+    /// A mistyped channel would be paused, and the one that was meant go on.
+    fn check(&self, known: &[ChannelStats]) -> anyhow::Result<()> {
+        let name = &self.channel;
+        if self.force || known.iter().any(|it| it.channel == *name) {
+            return Ok(());
+        }
+        let names: Vec<_> = known.iter().map(|it| it.channel.as_str()).collect();
+        let names = match names.is_empty() {
+            true => "there is none yet".into(),
+            false => format!("there are {}", names.join(", ")),
+        };
+        bail!("no message was ever in a channel {name:?}; {names}; --force if it is yet to come")
+    }
 }

@@ -7,6 +7,10 @@ mod purge;
 
 use std::path::Path;
 
+use sqlite_outbox::{Entry, Operator, Outbox};
+
+use crate::output::{Out, scrub};
+
 pub(super) use bulk::{Arguments as Bulk, Deed, run as bulk};
 pub(super) use channel::{Arguments as OfChannel, Change, run as channel};
 pub(super) use edit::{Arguments as Edit, run as edit};
@@ -52,13 +56,43 @@ fn owner() -> Option<String> {
 }
 
 /// An operator of this name, with a reason if one was given.
-fn operator<'a>(
-    outbox: &'a sqlite_outbox::Outbox,
-    reason: Option<&str>,
-) -> sqlite_outbox::Operator<'a> {
+pub(super) fn operator<'a>(outbox: &'a Outbox, reason: Option<&str>) -> Operator<'a> {
     let operator = outbox.operator(who());
     match reason {
         Some(reason) => operator.reason(reason),
         None => operator,
+    }
+}
+
+/// A message as people know it: its id and its key.
+pub(super) fn name(entry: &Entry) -> String {
+    format!("message {} (key {})", entry.id, entry.dedupe_key)
+}
+
+/// Of the messages that a bulk command concerns, so many are named.
+const FIRST: usize = 10;
+
+/// The messages with these ids that are still there.
+fn entries(outbox: &Outbox, ids: &[i64]) -> anyhow::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for id in ids {
+        entries.extend(outbox.get(*id)?);
+    }
+    Ok(entries)
+}
+
+/// Names the first of the messages that something is done to.
+fn first(entries: &[Entry], of: u64, out: &mut Out) -> anyhow::Result<()> {
+    for entry in entries.iter().take(FIRST) {
+        out.line(format!(
+            "  {}: {}",
+            scrub(&entry.channel),
+            scrub(&name(entry))
+        ))?;
+    }
+    let named = entries.len().min(FIRST);
+    match of.saturating_sub(named as u64) {
+        more if named > 0 && more > 0 => out.line(format!("  and {more} more")),
+        _ => Ok(()),
     }
 }

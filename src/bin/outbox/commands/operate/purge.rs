@@ -5,23 +5,30 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::operator;
+use super::{FIRST, entries, first, operator};
 use crate::args::{self, Database, Exit, Format};
 use crate::output::{Out, count};
 
 /// Remove what was sent, expired or cancelled a while ago
 ///
-/// Nothing unsent and no dead letter is ever removed. A removed message frees its dedupe key: the
-/// same sale enqueued again would be sent again. The file does not shrink by itself; see compact.
+/// Nothing unsent and no dead letter is ever removed, nor a message whose key is in an open
+/// conflict. A removed message frees its dedupe key: the same sale enqueued again would be sent
+/// again. The file does not shrink by itself; see compact.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  outbox purge till.db --older-than 400d --dry-run")]
+#[command(after_help = "\
+Examples:
+  outbox purge till.db --older-than 400d --dry-run
+  outbox purge till.db --older-than 30d --channel telemetry")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     database: Database,
     /// Over for at least this span
     #[arg(long, value_name = "D", value_parser = args::duration)]
     older_than: Duration,
-    /// Only say how many
+    /// Only this channel
+    #[arg(long)]
+    channel: Option<String>,
+    /// Only say how many, and name the first
     #[arg(long)]
     dry_run: bool,
     /// Why, for the record
@@ -35,28 +42,42 @@ pub(crate) struct Arguments {
 struct Done {
     count: u64,
     dry_run: bool,
+    /// The dedupe keys of the first that a dry run found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keys: Option<Vec<String>>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open()?;
     let operator = operator(&outbox, arguments.reason.as_deref());
-    let removed = match arguments.dry_run {
-        true => operator.count_purge(arguments.older_than)?,
-        false => operator.purge(arguments.older_than)?,
+    let channel = arguments.channel.as_deref();
+    let span = arguments.older_than;
+    let dry_run = arguments.dry_run;
+    let (removed, shown) = match (dry_run, channel) {
+        (true, _) => {
+            let mut ids = operator.purgeable(span, channel)?;
+            ids.sort_unstable();
+            let shown = entries(&outbox, ids.get(..FIRST).unwrap_or(&ids))?;
+            (ids.len() as u64, shown)
+        }
+        (false, Some(channel)) => (operator.purge_channel(channel, span)?, Vec::new()),
+        (false, None) => (operator.purge(span)?, Vec::new()),
     };
     let mut out = Out::new();
-    match arguments.format.json {
-        true => out.json(&Done {
+    if arguments.format.json {
+        let keys = shown.into_iter().map(|it| it.dedupe_key).collect();
+        out.json(&Done {
             count: removed,
-            dry_run: arguments.dry_run,
-        })?,
-        false => {
-            let messages = count(removed, "message", "messages");
-            out.line(match arguments.dry_run {
-                true => format!("{messages} would be removed"),
-                false => format!("{messages} removed"),
-            })?;
-        }
+            dry_run,
+            keys: dry_run.then_some(keys),
+        })?;
+    } else {
+        let messages = count(removed, "message", "messages");
+        out.line(match dry_run {
+            true => format!("{messages} would be removed"),
+            false => format!("{messages} removed"),
+        })?;
+        first(&shown, removed, &mut out)?;
     }
     out.flush()?;
     Ok(Exit::Done)

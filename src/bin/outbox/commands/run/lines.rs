@@ -30,6 +30,14 @@ pub(super) enum Line {
         state: &'static str,
         reason: Option<String>,
     },
+    Paused {
+        channel: String,
+        by: Option<String>,
+        reason: Option<String>,
+    },
+    Resumed {
+        channel: String,
+    },
     Unrouted {
         channel: String,
     },
@@ -73,6 +81,18 @@ impl Line {
                 state: state.as_str(),
                 reason: reason.clone(),
             },
+            Event::Paused {
+                channel,
+                by,
+                reason,
+            } => Self::Paused {
+                channel: channel.clone(),
+                by: by.clone(),
+                reason: reason.clone(),
+            },
+            Event::Resumed { channel } => Self::Resumed {
+                channel: channel.clone(),
+            },
             Event::Unrouted { channel } => Self::Unrouted {
                 channel: channel.clone(),
             },
@@ -114,6 +134,16 @@ impl Line {
                 Some(reason) => format!("{channel}: {state}: {reason}"),
                 None => format!("{channel}: {state}"),
             },
+            Self::Paused {
+                channel,
+                by,
+                reason,
+            } => {
+                let by = by.as_deref().unwrap_or("somebody");
+                let reason = reason.as_ref().map(|it| format!(": {it}"));
+                format!("{channel}: paused by {by}{}", reason.unwrap_or_default())
+            }
+            Self::Resumed { channel } => format!("{channel}: resumed"),
             Self::Unrouted { channel } => {
                 format!("{channel}: messages wait, and no section of the settings serves it")
             }

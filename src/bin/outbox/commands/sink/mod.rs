@@ -26,7 +26,8 @@ const WAITING: usize = 256;
 /// Run a receiver to rehearse with, which fails as you like
 ///
 /// It listens on this machine only, prints its URL first, and answers with a document number. A
-/// message that comes again gets the number it had. Ctrl-C ends it.
+/// message that comes again gets the number it had. GET and HEAD are answered and are no messages.
+/// Ctrl-C ends it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example: what becomes of the queue when answers get lost?
@@ -64,8 +65,11 @@ enum Mood {
     Slow,
     /// Takes everything, and the first answer to each message gets lost
     LostAnswer,
-    /// Finds every message wrong
+    /// Finds every message wrong (422)
     Reject,
+    /// A broken deployment: answers 400 to everything
+    #[value(name = "400")]
+    BadRequest,
 }
 
 /// A request as it arrived, and what was answered.

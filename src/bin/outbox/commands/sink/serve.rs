@@ -123,6 +123,7 @@ impl Sink {
             changed: false,
             headers: Vec::new(),
         };
+        let bodiless = head.method == "HEAD";
         let answer = self.decide(&head, &mut got);
         got.answered = answer.as_ref().map(|it| it.status);
         got.headers = head.headers;
@@ -138,6 +139,7 @@ impl Sink {
             body,
         } = answer;
         let length = body.len();
+        let body = if bodiless { "" } else { &body };
         let text = format!(
             "HTTP/1.1 {status} {}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n{extra}\r\n{body}",
             phrase(status)
@@ -173,8 +175,14 @@ impl Sink {
                 return Some(Answer { extra, ..answer });
             }
             Mood::Reject => return refusal(422, "invalid", "this sink finds every message wrong"),
+            Mood::BadRequest => {
+                return refusal(400, "bad_request", "this sink understands nothing");
+            }
             Mood::Refuse => return None,
             Mood::Ok | Mood::Slow | Mood::LostAnswer => {}
+        }
+        if matches!(head.method.as_str(), "GET" | "HEAD") {
+            return Some(Answer::json(200, r#"{"status":"ok"}"#.into()));
         }
         let key = head.header("idempotency-key").or(head.header("webhook-id"));
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
@@ -196,6 +204,7 @@ impl Sink {
 fn phrase(status: u16) -> &'static str {
     match status {
         201 => "Created",
+        400 => "Bad Request",
         401 => "Unauthorized",
         422 => "Unprocessable Content",
         503 => "Service Unavailable",

@@ -1,10 +1,14 @@
 //! `outbox why`: what a message waits for, whose fault that is, and what to do next.
 
+mod advice;
+
 use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use sqlite_outbox::{DeadReason, Outbox, Reason, Why, WhyGroup};
+use sqlite_outbox::{DeadReason, Fault, Outbox, Reason, Why, WhyGroup};
+
+use advice::Place;
 
 use super::curl::quoted;
 use crate::args::{Database, Exit, Format};
@@ -22,7 +26,8 @@ Examples:
 pub(crate) struct Arguments {
     #[command(flatten)]
     database: Database,
-    /// An id, a dedupe key or a message id; without it, the whole file
+    /// An id, a dedupe key or a message id; id:17, key:17 or message:… says which; without it, the
+    /// whole file
     which: Option<String>,
     /// The channel, where a dedupe key stands in several
     #[arg(long, requires = "which")]
@@ -34,46 +39,64 @@ pub(crate) struct Arguments {
     format: Format,
 }
 
-const CONFLICTS: &str = "A key was taken by other content, and the later message is not sent. It \
-    is in the table outbox_conflict: compare it with the key's holder, enqueue what is missing \
-    under another key, delete the rest.";
+const CONFLICTS: &str = "A key was taken by other content, and the later message is not sent. \
+    Compare it with the key's holder; then enqueue it under another key, let it replace the holder, \
+    or drop it.";
 
 #[derive(Serialize)]
 struct One<'a> {
     id: i64,
     channel: &'a str,
+    dedupe_key: &'a str,
     status: &'static str,
     reason_code: &'static str,
     fault: &'static str,
     since: Option<i64>,
+    noticed: Option<i64>,
     until: Option<i64>,
     detail: Option<&'a str>,
+    /// What its last failed attempt came to.
+    failure: Option<&'a str>,
+    /// `null`: not known without --config.
+    routed: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_stale: Option<bool>,
     clock_behind_ms: Option<i64>,
     behind: Option<Box<One<'a>>>,
     advice: &'static str,
+    commands: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conflicts: Option<Vec<i64>>,
     text: String,
 }
 
 impl<'a> One<'a> {
-    fn new(why: &'a Why) -> Self {
+    fn new(why: &'a Why, place: &Place<'_>) -> Self {
         Self {
             id: why.id,
             channel: &why.channel,
+            dedupe_key: &why.dedupe_key,
             status: why.status.as_str(),
             reason_code: why.reason.code(),
             fault: why.fault.as_str(),
             since: why.since,
+            noticed: why.noticed,
             until: why.until,
             detail: why.detail.as_deref(),
+            failure: why.code.as_deref(),
+            routed: why.routed,
             lease_stale: match why.reason {
                 Reason::Claimed { stale, .. } => Some(stale),
                 _ => None,
             },
             clock_behind_ms: why.clock_behind,
-            behind: why.behind.as_deref().map(|it| Box::new(Self::new(it))),
+            behind: why
+                .behind
+                .as_deref()
+                .map(|it| Box::new(Self::new(it, place))),
             advice: why.advice(),
+            commands: place.next(why),
+            conflicts: None,
             text: why.to_string(),
         }
     }
@@ -126,7 +149,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         None => None,
     };
     let dispatcher = loaded.as_ref().map(|it| &it.dispatcher);
-    let outbox = arguments.database.open()?;
+    let outbox = arguments.database.open_to_read()?;
+    let place = Place::new(&outbox, arguments.config.as_deref());
     let mut out = Out::new();
     if let Some(which) = &arguments.which {
         let id = outbox.find(which, arguments.channel.as_deref())?.id;
@@ -134,22 +158,65 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             Some(dispatcher) => outbox.why_routed(id, dispatcher)?,
             None => outbox.why(id)?,
         };
-        match arguments.format.json {
-            true => out.json(&One::new(&why))?,
-            false => out.paragraph("", Tone::Plain, &why.to_string())?,
-        }
+        one(&outbox, &why, &place, arguments.format.json, &mut out)?;
     } else {
         let groups = match dispatcher {
             Some(dispatcher) => outbox.why_all_routed(dispatcher)?,
             None => outbox.why_all()?,
         };
-        whole(&outbox, &groups, arguments.format.json, &mut out)?;
+        whole(&outbox, &groups, &place, arguments.format.json, &mut out)?;
     }
     out.flush()?;
     Ok(Exit::Done)
 }
 
-fn whole(outbox: &Outbox, groups: &[WhyGroup], json: bool, out: &mut Out) -> anyhow::Result<()> {
+fn one(
+    outbox: &Outbox,
+    why: &Why,
+    place: &Place<'_>,
+    json: bool,
+    out: &mut Out,
+) -> anyhow::Result<()> {
+    let conflicts = outbox.conflicts_of(why.id)?;
+    if json {
+        let ids: Vec<_> = conflicts.iter().map(|it| it.id).collect();
+        return out.json(&One {
+            conflicts: Some(ids),
+            ..One::new(why, place)
+        });
+    }
+    explain(why, place, out)?;
+    if !conflicts.is_empty() {
+        out.paragraph("", Tone::Bad, &format!("Its key is contested. {CONFLICTS}"))?;
+        command(&place.conflicts(&conflicts), out)?;
+    }
+    Ok(())
+}
+
+/// The sentences, and what to type next.
+fn explain(why: &Why, place: &Place<'_>, out: &mut Out) -> anyhow::Result<()> {
+    let mut text = why.to_string();
+    if let Some(caveat) = place.caveat(why) {
+        text.push(' ');
+        text.push_str(caveat);
+    }
+    out.paragraph("", Tone::Plain, &text)?;
+    let next = place.next(why);
+    next.iter().try_for_each(|it| command(it, out))
+}
+
+/// On a line of its own, unbroken, to be copied.
+fn command(text: &str, out: &mut Out) -> anyhow::Result<()> {
+    out.line(format!("  {}", scrub(text)))
+}
+
+fn whole(
+    outbox: &Outbox,
+    groups: &[WhyGroup],
+    place: &Place<'_>,
+    json: bool,
+    out: &mut Out,
+) -> anyhow::Result<()> {
     let dead = outbox.dead_reasons()?;
     let conflicts = outbox.stats()?.conflicts;
     if json {
@@ -158,7 +225,7 @@ fn whole(outbox: &Outbox, groups: &[WhyGroup], json: bool, out: &mut Out) -> any
                 .iter()
                 .map(|it| Group {
                     messages: it.messages,
-                    why: One::new(&it.why),
+                    why: One::new(&it.why, place),
                 })
                 .collect(),
             dead: dead.iter().map(Dead::new).collect(),
@@ -166,59 +233,74 @@ fn whole(outbox: &Outbox, groups: &[WhyGroup], json: bool, out: &mut Out) -> any
         });
     }
     let mut first = true;
+    let mut gap = |out: &mut Out| match std::mem::take(&mut first) {
+        true => Ok(()),
+        false => out.line(""),
+    };
     // The dead are told below, by their reasons.
-    let waiting = groups.iter().filter(|it| it.why.reason != Reason::Dead);
-    for group in waiting {
-        if !std::mem::take(&mut first) {
-            out.line("")?;
-        }
+    for group in groups.iter().filter(|it| it.why.reason != Reason::Dead) {
+        gap(out)?;
         let channel = scrub(&group.why.channel);
         let head = format!(
             "{channel}: {}",
             count(group.messages, "message", "messages like this one")
         );
         out.line(out.paint(Tone::Head, &head))?;
-        out.paragraph("", Tone::Plain, &group.why.to_string())?;
+        explain(&group.why, place, out)?;
     }
     for reason in &dead {
-        if !std::mem::take(&mut first) {
-            out.line("")?;
-        }
-        let letters = count(reason.count, "dead letter", "dead letters");
-        let head = format!(
-            "{}: {letters}, {}",
-            scrub(&reason.channel),
-            scrub(&reason.code)
-        );
-        out.line(out.paint(Tone::Bad, &head))?;
-        let text = reason
-            .text
-            .as_deref()
-            .unwrap_or("nothing is recorded of why");
-        out.paragraph(
-            "",
-            Tone::Plain,
-            &format!("For example message {}: {text}", reason.sample),
-        )?;
-        let path = outbox.path().to_string_lossy();
-        let command = format!(
-            "outbox retry {} --all --channel {} --code {}",
-            quoted(&path),
-            quoted(&reason.channel),
-            quoted(&reason.code)
-        );
-        out.line(format!("Mend the cause, then: {}", scrub(&command)))?;
+        gap(out)?;
+        let suspected = outbox
+            .why(reason.sample)
+            .is_ok_and(|it| it.fault == Fault::Receiver);
+        letters(reason, suspected, place, out)?;
     }
     if conflicts > 0 {
-        if !std::mem::take(&mut first) {
-            out.line("")?;
-        }
+        gap(out)?;
         let head = count(conflicts, "conflict waits", "conflicts wait");
         out.line(out.paint(Tone::Bad, &format!("{head} for a person")))?;
         out.paragraph("", Tone::Plain, CONFLICTS)?;
+        command(&place.conflicts(&[]), out)?;
     }
     match first {
         true => out.line("nothing is waiting"),
         false => Ok(()),
     }
+}
+
+/// Dead letters that failed in the same way.
+fn letters(
+    reason: &DeadReason,
+    suspected: bool,
+    place: &Place<'_>,
+    out: &mut Out,
+) -> anyhow::Result<()> {
+    let letters = count(reason.count, "dead letter", "dead letters");
+    let head = format!(
+        "{}: {letters}, {}",
+        scrub(&reason.channel),
+        scrub(&reason.code)
+    );
+    out.line(out.paint(Tone::Bad, &head))?;
+    let text = reason.text.as_deref();
+    let text = text.unwrap_or("nothing is recorded of why");
+    let example = format!("For example message {}: {text}", reason.sample);
+    out.paragraph("", Tone::Plain, &example)?;
+    let again = place.retry_group(&reason.channel, &reason.code);
+    if suspected {
+        out.paragraph(
+            "",
+            Tone::Plain,
+            "The receiver rejects everything lately, so the fault is probably the receiver's. Once \
+             it is mended:",
+        )?;
+        command(&place.resume(&reason.channel), out)?;
+        return command(&again, out);
+    }
+    if reason.code == "invalid" {
+        out.line("Retrying cannot help: each has to be mended itself, or cancelled.")?;
+        return command(&place.edit(reason.sample), out);
+    }
+    out.line("Mend the cause, then:")?;
+    command(&again, out)
 }

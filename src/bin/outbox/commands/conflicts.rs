@@ -1,0 +1,323 @@
+//! `outbox conflicts`: duplicates with other content, and what becomes of them.
+
+use anyhow::Context;
+use clap::{ArgGroup, Args};
+use serde::Serialize;
+use sqlite_outbox::{Conflict, Error, Outbox, Resolution};
+
+use super::entry::{Body, difference};
+use super::operate::operator;
+use crate::args::{Database, Exit, Format, Usage};
+use crate::output::{Column, Out, Table, Tone, age, count, exact, note, now};
+
+/// Conflicts read at once; none is read while others are being printed.
+const PAGE: usize = 100;
+
+/// List messages whose key was taken by other content, and decide about them
+///
+/// By plain SQL (INSERT … ON CONFLICT DO NOTHING) a second message with a key that is taken is not
+/// enqueued. If its content is another, it is kept aside here, and not sent, until a person sends
+/// it under another key, lets it replace the message that holds the key, or drops it. With a
+/// number and nothing else, both contents are shown.
+#[derive(Debug, Args)]
+#[command(
+    group(ArgGroup::new("decision").args(["enqueue_as", "replace", "drop"])),
+    after_help = "\
+Examples:
+  outbox conflicts till.db
+  outbox conflicts till.db 3
+  outbox conflicts till.db 3 --enqueue-as S-104522-b --reason 'two sales, one number'
+  outbox conflicts till.db --all --channel sales --drop --dry-run"
+)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    database: Database,
+    /// Numbers of conflicts, as listed
+    #[arg(value_name = "CONFLICT")]
+    which: Vec<i64>,
+    /// Only this channel
+    #[arg(long, conflicts_with = "which")]
+    channel: Option<String>,
+    /// Decide about all of them, or all of the channel
+    #[arg(long, conflicts_with_all = ["which", "enqueue_as"], requires = "decision")]
+    all: bool,
+    /// Send it after all, as a message of its own under this dedupe key
+    #[arg(long, value_name = "KEY")]
+    enqueue_as: Option<String>,
+    /// Put it in the place of the message that holds the key, if that was never attempted
+    #[arg(long)]
+    replace: bool,
+    /// Do not send it; its payload is kept for the record
+    #[arg(long)]
+    drop: bool,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT", requires = "decision")]
+    reason: Option<String>,
+    /// Say what would be done, and change nothing
+    #[arg(long, requires = "decision")]
+    dry_run: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// A conflict as JSON.
+#[derive(Serialize)]
+pub(super) struct Row<'a> {
+    id: i64,
+    at: i64,
+    holder: Option<i64>,
+    holder_status: Option<&'static str>,
+    channel: &'a str,
+    dedupe_key: &'a str,
+    event_type: Option<&'a str>,
+    recipient: Option<&'a str>,
+    ordering_key: Option<&'a str>,
+    principal: Option<&'a str>,
+    content_type: &'a str,
+    headers: Option<&'a str>,
+    available_at: Option<i64>,
+    expires_at: Option<i64>,
+    #[serde(flatten)]
+    body: Body<'a>,
+}
+
+impl<'a> Row<'a> {
+    pub(super) fn new(conflict: &'a Conflict) -> Self {
+        Self {
+            id: conflict.id,
+            at: conflict.at,
+            holder: conflict.holder,
+            holder_status: conflict.holder_status.map(|it| it.as_str()),
+            channel: &conflict.channel,
+            dedupe_key: &conflict.dedupe_key,
+            event_type: conflict.event_type.as_deref(),
+            recipient: conflict.recipient.as_deref(),
+            ordering_key: conflict.ordering_key.as_deref(),
+            principal: conflict.principal.as_deref(),
+            content_type: &conflict.content_type,
+            headers: conflict.headers.as_deref(),
+            available_at: conflict.available_at,
+            expires_at: conflict.expires_at,
+            body: Body::of(&conflict.payload),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Done {
+    count: u64,
+    dry_run: bool,
+    resolved: Vec<Resolved>,
+}
+
+#[derive(Serialize)]
+struct Resolved {
+    conflict: i64,
+    message: Option<i64>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    let mut out = Out::new();
+    match arguments.decision()? {
+        Some(resolution) => decide(arguments, &resolution, &mut out)?,
+        None => {
+            let outbox = arguments.database.open_to_read()?;
+            match (arguments.which.as_slice(), arguments.format.json) {
+                ([], json) => list(&outbox, arguments.channel.as_deref(), json, &mut out)?,
+                (which, json) => which
+                    .iter()
+                    .try_for_each(|id| show(&outbox, *id, json, &mut out))?,
+            }
+        }
+    }
+    out.flush()?;
+    Ok(Exit::Done)
+}
+
+impl Arguments {
+    fn decision(&self) -> anyhow::Result<Option<Resolution>> {
+        let resolution = match (&self.enqueue_as, self.replace, self.drop) {
+            (Some(key), ..) => Resolution::Enqueue(key.clone()),
+            (None, true, _) => Resolution::Replace,
+            (None, false, true) => Resolution::Drop,
+            (None, false, false) => return Ok(None),
+        };
+        let wrong = match (self.which.as_slice(), &self.enqueue_as) {
+            ([], _) if !self.all => "which conflict? give its number, or --all",
+            ([_, _, ..], Some(_)) => "--enqueue-as takes one conflict: a key is for one message",
+            _ => return Ok(Some(resolution)),
+        };
+        Err(Usage(wrong.into()).into())
+    }
+}
+
+fn decide(arguments: &Arguments, resolution: &Resolution, out: &mut Out) -> anyhow::Result<()> {
+    let outbox = arguments.database.open()?;
+    let mut operator = operator(&outbox, arguments.reason.as_deref());
+    if arguments.dry_run {
+        operator = operator.dry_run();
+    }
+    let mut which = arguments.which.clone();
+    if arguments.all {
+        each(&outbox, arguments.channel.as_deref(), |page| {
+            which.extend(page.iter().map(|it| it.id));
+            Ok(())
+        })?;
+    }
+    let mut resolved = Vec::new();
+    for conflict in which {
+        let message = operator.resolve(conflict, resolution).with_context(|| {
+            format!(
+                "conflict {conflict} stays; {} before it",
+                said(resolved.len(), arguments.dry_run)
+            )
+        })?;
+        // Whatever id it would get, it has none yet.
+        let message = message.filter(|_| !arguments.dry_run || *resolution == Resolution::Replace);
+        resolved.push(Resolved { conflict, message });
+    }
+    if arguments.format.json {
+        return out.json(&Done {
+            count: resolved.len() as u64,
+            dry_run: arguments.dry_run,
+            resolved,
+        });
+    }
+    let verb = if arguments.dry_run { "would be" } else { "is" };
+    for Resolved { conflict, message } in &resolved {
+        let id = message.map(|it| format!(" {it}")).unwrap_or_default();
+        out.text(&match resolution {
+            Resolution::Enqueue(key) => {
+                format!("conflict {conflict} {verb} enqueued: message{id}, key {key}")
+            }
+            Resolution::Replace => {
+                format!("conflict {conflict} {verb} put in the place of the content of message{id}")
+            }
+            _ => format!("conflict {conflict} {verb} dropped"),
+        })?;
+    }
+    match resolved.is_empty() {
+        true => out.line("no conflict"),
+        false => Ok(()),
+    }
+}
+
+fn said(number: usize, dry: bool) -> String {
+    let conflicts = count(number as u64, "conflict", "conflicts");
+    match dry {
+        true => format!("{conflicts} would be settled"),
+        false => format!("{conflicts} settled"),
+    }
+}
+
+/// Page by page, so that no read transaction is open while something is printed.
+fn each(
+    outbox: &Outbox,
+    channel: Option<&str>,
+    mut show: impl FnMut(&[Conflict]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut after = 0;
+    loop {
+        let page = outbox.conflicts(channel, after, PAGE)?;
+        let Some(last) = page.last() else {
+            return Ok(());
+        };
+        after = last.id;
+        show(&page)?;
+    }
+}
+
+fn list(outbox: &Outbox, channel: Option<&str>, json: bool, out: &mut Out) -> anyhow::Result<()> {
+    if json {
+        return each(outbox, channel, |page| {
+            page.iter().try_for_each(|it| out.json(&Row::new(it)))
+        });
+    }
+    let mut table = Table::new([
+        Column::number("CONFLICT"),
+        Column::text("CHANNEL", 16),
+        Column::text("KEY", 14),
+        Column::number("AGE"),
+        Column::text("HOLDER", 18),
+        Column::text("DIFFERS IN", 12),
+    ]);
+    let now = now();
+    let mut any = false;
+    each(outbox, channel, |page| {
+        any = true;
+        for conflict in page {
+            table.row(cells(outbox, conflict, now)?);
+        }
+        table.print(out)
+    })?;
+    match any {
+        true => {
+            note(
+                "none of them is sent; give a number to see both contents, and --help says how to decide",
+            );
+            Ok(())
+        }
+        false => out.line("no conflict"),
+    }
+}
+
+fn cells(outbox: &Outbox, conflict: &Conflict, now: i64) -> anyhow::Result<[(String, Tone); 6]> {
+    let holder = match conflict.holder {
+        Some(id) => outbox.get(id)?,
+        None => None,
+    };
+    let differs = holder.as_ref().map(|it| difference(conflict, it));
+    let holder = match (conflict.holder, conflict.holder_status) {
+        (Some(id), Some(status)) => format!("message {id}, {status}"),
+        _ => "gone".into(),
+    };
+    Ok([
+        (conflict.id.to_string(), Tone::Plain),
+        (conflict.channel.clone(), Tone::Plain),
+        (conflict.dedupe_key.clone(), Tone::Plain),
+        (age(now.saturating_sub(conflict.at)), Tone::Plain),
+        (holder, Tone::Plain),
+        (differs.unwrap_or_default(), Tone::Plain),
+    ])
+}
+
+fn show(outbox: &Outbox, id: i64, json: bool, out: &mut Out) -> anyhow::Result<()> {
+    let conflict = outbox.conflict(id)?.ok_or(Error::NoConflict(id))?;
+    if json {
+        return out.json(&Row::new(&conflict));
+    }
+    let holder = conflict.holder.map(|it| outbox.get(it)).transpose()?;
+    let holder = holder.flatten();
+    let state = match &holder {
+        Some(it) => format!("message {}, which is {}", it.id, it.status),
+        None => "no message any more".into(),
+    };
+    let differs = holder.as_ref().map(|it| difference(&conflict, it));
+    let moment = |at: Option<i64>| at.map(exact);
+    let fields = [
+        ("conflict", Some(id.to_string())),
+        ("channel", Some(conflict.channel.clone())),
+        ("dedupe key", Some(conflict.dedupe_key.clone())),
+        ("put in", Some(exact(conflict.at))),
+        ("the key is of", Some(state)),
+        ("differs in", differs),
+        ("event type", conflict.event_type.clone()),
+        ("recipient", conflict.recipient.clone()),
+        ("ordering key", conflict.ordering_key.clone()),
+        ("principal", conflict.principal.clone()),
+        ("content type", Some(conflict.content_type.clone())),
+        ("headers", conflict.headers.clone()),
+        ("available", moment(conflict.available_at)),
+        ("expires", moment(conflict.expires_at)),
+    ];
+    for (name, value) in fields {
+        if let Some(value) = value {
+            out.field(name, 14, &value)?;
+        }
+    }
+    super::show::payload("payload that is kept aside", &conflict.payload, out)?;
+    match &holder {
+        Some(it) => super::show::payload("payload of the key's holder", &it.payload, out),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,91 @@
+//! The commands that go with an explanation, ready to be pasted.
+
+use std::path::Path;
+
+use sqlite_outbox::{Conflict, Fault, Outbox, Reason, Status, Why};
+
+use super::quoted;
+
+/// The file, and the settings if they were given.
+pub(super) struct Place<'a> {
+    outbox: &'a Outbox,
+    config: Option<&'a Path>,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn new(outbox: &'a Outbox, config: Option<&'a Path>) -> Self {
+        Self { outbox, config }
+    }
+
+    fn command(&self, name: &str, rest: &str) -> String {
+        let db = quoted(&self.outbox.path().to_string_lossy());
+        let gap = if rest.is_empty() { "" } else { " " };
+        format!("outbox {name} {db}{gap}{rest}")
+    }
+
+    fn config(&self) -> String {
+        let path = self.config.map(|it| quoted(&it.to_string_lossy()));
+        format!("--config {}", path.as_deref().unwrap_or("FILE"))
+    }
+
+    /// What to type next for a message; for one behind another, what to type for that one.
+    pub(super) fn next(&self, why: &Why) -> Vec<String> {
+        if let Some(head) = &why.behind {
+            return self.next(head);
+        }
+        let message = format!("id:{}", why.id);
+        let channel = quoted(&why.channel);
+        match why.reason {
+            Reason::Dead if why.fault == Fault::Receiver => vec![
+                self.command("resume", &channel),
+                self.command("retry", &format!("--all --channel {channel}")),
+            ],
+            Reason::Dead if why.code.as_deref() == Some("invalid") => vec![self.edit(why.id)],
+            Reason::Dead | Reason::Cancelled => vec![self.command("retry", &message)],
+            Reason::Expired if why.status == Status::Expired => {
+                vec![self.command("retry", &message)]
+            }
+            Reason::Paused
+            | Reason::Unauthorised
+            | Reason::NoCredentials
+            | Reason::Rejecting
+            | Reason::Holding => vec![self.command("resume", &channel)],
+            Reason::NoDrain => vec![self.command("run", &self.config())],
+            Reason::Unrouted => vec![self.command("check", &self.config())],
+            Reason::NoOther => {
+                let rest = format!("{message} {}", self.config());
+                vec![self.command("curl", &rest)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// For a message that cannot be sent as it is.
+    pub(super) fn edit(&self, id: i64) -> String {
+        self.command("edit", &format!("id:{id} --header 'NAME: VALUE'"))
+            + "   # or --no-headers, --content-type, another payload"
+    }
+
+    pub(super) fn retry_group(&self, channel: &str, code: &str) -> String {
+        let (channel, code) = (quoted(channel), quoted(code));
+        self.command("retry", &format!("--all --channel {channel} --code {code}"))
+    }
+
+    pub(super) fn resume(&self, channel: &str) -> String {
+        self.command("resume", &quoted(channel))
+    }
+
+    /// Where a conflict is settled: of the whole file, or of one message.
+    pub(super) fn conflicts(&self, of: &[Conflict]) -> String {
+        let ids: Vec<_> = of.iter().map(|it| it.id.to_string()).collect();
+        self.command("conflicts", &ids.join(" "))
+    }
+
+    /// What cannot be known from the file alone, where the answer hangs on it.
+    pub(super) fn caveat(&self, why: &Why) -> Option<&'static str> {
+        let why = why.behind.as_deref().unwrap_or(why);
+        let hangs = matches!(why.reason, Reason::Due | Reason::NoDrain);
+        (hangs && why.routed.is_none())
+            .then_some("Whether its channel has a route is known only with --config.")
+    }
+}
