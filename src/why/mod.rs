@@ -11,7 +11,7 @@ use crate::stats::ChannelState;
 
 impl Outbox {
     /// Why the message has not arrived: what it waits for, whose fault that is, what to do next.
-    /// Its `Display` says so in plain sentences. [`Error::NotFound`] when there is none.
+    /// Its `Display` says so in plain sentences. [`Error::NotFound`](crate::Error::NotFound) when there is none.
     ///
     /// It is read from the file alone, so it is the same in every process; what this process's
     /// pump has to say about itself is in [`Pump::health`](crate::Pump::health).
