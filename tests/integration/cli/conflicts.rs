@@ -62,7 +62,7 @@ fn a_conflict_is_listed_shown_and_named_wherever_its_message_is() {
 
     assert!(
         desk.done(["show", "till.db", "S-1"])
-            .contains("conflicts      1; see")
+            .contains("conflicts     1; see")
     );
     let message = desk.json(["show", "till.db", "S-1", "--json"]);
     assert_eq!(message["conflicts"][0]["payload"], "two");
