@@ -5,6 +5,7 @@ mod check;
 mod conflicts;
 mod curl;
 mod drain;
+mod failures;
 mod files;
 mod operate;
 mod output;
@@ -17,9 +18,11 @@ mod watch;
 mod why;
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 use serde_json::Value;
 use sqlite_outbox::rusqlite::Connection;
@@ -82,8 +85,8 @@ impl Desk {
     /// Starts it, and leaves it going.
     pub(crate) fn start<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Going {
         let mut child = self.command(args).spawn().unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap()).lines();
-        let err = BufReader::new(child.stderr.take().unwrap()).lines();
+        let out = lines(child.stdout.take().unwrap());
+        let err = lines(child.stderr.take().unwrap());
         Going { child, out, err }
     }
 
@@ -131,21 +134,42 @@ impl Desk {
 /// A process that goes on, ended with the test.
 pub(crate) struct Going {
     child: Child,
-    out: Lines<BufReader<ChildStdout>>,
-    err: Lines<BufReader<ChildStderr>>,
+    out: Receiver<String>,
+    err: Receiver<String>,
+}
+
+/// Longer than anything takes: it only keeps a test from hanging.
+const BOUND: Duration = Duration::from_secs(120);
+
+/// Lines as they come, until the end of the stream.
+fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (told, lines) = channel();
+    std::thread::spawn(move || {
+        let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+        lines.try_for_each(|it| told.send(it))
+    });
+    lines
+}
+
+/// The next line; `None` at the end.
+fn next(lines: &Receiver<String>) -> Option<String> {
+    match lines.recv_timeout(BOUND) {
+        Ok(line) => Some(line),
+        Err(RecvTimeoutError::Disconnected) => None,
+        Err(RecvTimeoutError::Timeout) => panic!("it has said nothing for {BOUND:?}"),
+    }
 }
 
 impl Going {
     /// The next line on its standard output.
     pub(crate) fn out(&mut self) -> String {
-        self.out.next().expect("a line on stdout").unwrap()
+        next(&self.out).expect("a line on stdout")
     }
 
     /// The first line on its standard error that contains this.
     pub(crate) fn err(&mut self, part: &str) -> String {
-        let lines = self.err.by_ref().map(|it| it.unwrap());
         let mut seen = Vec::new();
-        for line in lines {
+        while let Some(line) = next(&self.err) {
             if line.contains(part) {
                 return line;
             }
@@ -173,15 +197,15 @@ impl Going {
 
     /// Waits for its end: the exit code, -1 after a signal, and what it said since.
     pub(crate) fn end(mut self) -> Ran {
-        let code = self.child.wait().unwrap().code().unwrap_or(-1);
-        let rest = |lines: &mut dyn Iterator<Item = std::io::Result<String>>| {
-            lines.map(|it| it.unwrap() + "\n").collect()
+        // Both are closed when it has ended, so the wait for its code is short.
+        let rest = |lines| {
+            std::iter::from_fn(|| next(lines))
+                .map(|it| it + "\n")
+                .collect()
         };
-        Ran {
-            code,
-            out: rest(&mut self.out),
-            err: rest(&mut self.err),
-        }
+        let (out, err) = (rest(&self.out), rest(&self.err));
+        let code = self.child.wait().unwrap().code().unwrap_or(-1);
+        Ran { code, out, err }
     }
 }
 

@@ -28,12 +28,15 @@ fn main() -> ExitCode {
             return Exit::Done.into();
         }
         Err(error) => {
+            let text = error.render().to_string();
             if as_json() {
-                let text = error.render().to_string();
                 let line = text.lines().next().unwrap_or_default();
                 tell(line.strip_prefix("error: ").unwrap_or(line), Exit::Usage);
             } else {
-                let _ = error.print();
+                // It repeats arguments, which may have come from anywhere.
+                for line in text.lines() {
+                    let _ = writeln!(std::io::stderr(), "{}", scrub(line));
+                }
             }
             return Exit::Usage.into();
         }

@@ -5,7 +5,9 @@ use super::Desk;
 use sqlite_outbox::rusqlite::Connection;
 
 /// Every command that works on a file, with all it needs.
-const COMMANDS: [&[&str]; 22] = [
+const COMMANDS: [&[&str]; 24] = [
+    &["watch", "PATH"],
+    &["list", "PATH"],
     &["why", "PATH"],
     &["why", "PATH", "1", "--json"],
     &["retry", "PATH", "1"],
