@@ -9,11 +9,14 @@ use serde::Serialize;
 use sqlite_outbox::{
     Cancel, ChannelReport, ChannelState, DrainReport, Ended, Reason, Status, Tally, WhyGroup,
 };
+use terminal_size::terminal_size_of;
 
 use super::status;
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::logger::{self, Loudness, Role};
-use crate::output::{Column, Out, Table, Tone, age, count, unless_closed};
+use crate::output::{
+    Column, Out, Table, Tone, age, brief, count, per_second, thousands, unless_closed,
+};
 use crate::settings::{self, Loaded};
 use crate::signals::Signals;
 
@@ -136,12 +139,8 @@ impl Bar {
             return Self(bar);
         }
         bar.set_length(unsent().unwrap_or(0));
-        let style = "{bar:24} {human_pos} of {human_len}  {rate}  {eta} left  {msg}";
-        if let Ok(style) = ProgressStyle::with_template(style) {
-            let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-                let _ = write!(out, "{:.0}/s", state.per_sec());
-            };
-            bar.set_style(style.with_key("rate", rate));
+        if let Ok(style) = ProgressStyle::with_template(&template(width())) {
+            bar.set_style(style.with_key("pace", pace));
         }
         Self(bar)
     }
@@ -160,6 +159,29 @@ impl Bar {
 
     fn clear(&self) {
         self.0.finish_and_clear();
+    }
+}
+
+/// One line on any terminal: where there is no room for all of it, the bar gives way.
+fn template(width: usize) -> String {
+    let numbers = "{human_pos} of {human_len}{pace}  {msg}";
+    match width.saturating_sub(56) {
+        0..8 => numbers.into(),
+        room => format!("{{bar:{}}} {numbers}", room.min(24)),
+    }
+}
+
+/// Columns of the terminal behind standard error.
+fn width() -> usize {
+    terminal_size_of(std::io::stderr()).map_or(80, |(it, _)| usize::from(it.0))
+}
+
+/// `  1,244/s, 12 s left`, once something has gone out.
+fn pace(state: &ProgressState, out: &mut dyn std::fmt::Write) {
+    let rate = state.per_sec();
+    if state.pos() > 0 && rate > 0.0 {
+        let left = i64::try_from(state.eta().as_millis()).unwrap_or(i64::MAX);
+        let _ = write!(out, "  {}, {} left", per_second(rate), age(left));
     }
 }
 
@@ -225,7 +247,7 @@ fn as_json<'a>(report: &'a DrainReport, left: &[WhyGroup]) -> Report<'a> {
 fn print(report: &DrainReport, groups: &[WhyGroup], out: &mut Out) -> anyhow::Result<()> {
     let mut line = format!(
         "{} sent in {:.1} s",
-        report.sent,
+        thousands(report.sent),
         report.elapsed.as_secs_f64()
     );
     for (number, text) in [
@@ -237,8 +259,14 @@ fn print(report: &DrainReport, groups: &[WhyGroup], out: &mut Out) -> anyhow::Re
             report.dead,
             count(report.dead, "new dead letter", "new dead letters"),
         ),
-        (report.expired, format!("{} expired", report.expired)),
-        (report.unsent, format!("{} still unsent", report.unsent)),
+        (
+            report.expired,
+            format!("{} expired", thousands(report.expired)),
+        ),
+        (
+            report.unsent,
+            format!("{} still unsent", thousands(report.unsent)),
+        ),
     ] {
         if number > 0 {
             line.push_str(", ");
@@ -293,7 +321,7 @@ fn of<'a>(
 fn why(channel: &ChannelReport, groups: &[WhyGroup], ended: &Ended) -> Option<String> {
     match (&channel.reason, channel.state) {
         (_, ChannelState::Unrouted) => Some("no section of the settings serves it".into()),
-        (Some(reason), _) => Some(reason.clone()),
+        (Some(reason), _) => Some(brief(reason).into()),
         (None, ChannelState::Ok) if channel.unsent > 0 => {
             let told: Vec<_> = of(channel, groups).map(|it| told(it, ended)).collect();
             match told.is_empty() {
@@ -325,7 +353,7 @@ fn told(group: &WhyGroup, ended: &Ended) -> String {
         },
         reason => reason.code().into(),
     };
-    format!("{} {words}", group.messages)
+    format!("{} {words}", thousands(group.messages))
 }
 
 fn until(why: &sqlite_outbox::Why) -> String {

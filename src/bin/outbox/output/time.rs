@@ -30,6 +30,18 @@ pub(crate) fn age(span: i64) -> String {
     }
 }
 
+/// `12.5/s`, `40/min`, `-` where nothing goes.
+pub(crate) fn per_second(rate: f64) -> String {
+    let per_minute = rate * 60.0;
+    match rate {
+        it if it <= 0.0 => "-".into(),
+        100.0.. => format!("{rate:.0}/s"),
+        1.0.. => format!("{rate:.1}/s"),
+        _ if per_minute < 9.95 => format!("{per_minute:.1}/min"),
+        _ => format!("{per_minute:.0}/min"),
+    }
+}
+
 /// `14 min ago`, `in 3 h`.
 pub(crate) fn ago(at: i64, now: i64) -> String {
     match now.saturating_sub(at) {
@@ -42,6 +54,19 @@ pub(crate) fn ago(at: i64, now: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rate_has_the_unit_that_tells_most() {
+        for (rate, text) in [
+            (0.0, "-"),
+            (0.02, "1.2/min"),
+            (0.5, "30/min"),
+            (1.0, "1.0/s"),
+            (312.5, "312/s"),
+        ] {
+            assert_eq!(per_second(rate), text);
+        }
+    }
 
     #[test]
     fn any_number_is_a_moment() {

@@ -131,13 +131,13 @@ impl Track {
         let Some((then, before)) = self.sent.iter().find(|(at, _)| *at >= from) else {
             return 0.0;
         };
-        per_second(all.saturating_sub(*before), now.saturating_sub(*then))
+        pace(all.saturating_sub(*before), now.saturating_sub(*then))
     }
 }
 
 /// Nobody can tell such numbers from their neighbours.
 #[allow(clippy::cast_precision_loss)]
-pub(super) fn per_second(sent: u64, span: Duration) -> f64 {
+pub(super) fn pace(sent: u64, span: Duration) -> f64 {
     match span.is_zero() {
         true => 0.0,
         false => sent as f64 / span.as_secs_f64(),

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sqlite_outbox::{ChannelState, ChannelStats};
 
-use super::model::{Chosen, Letter, Model, Track, per_second};
+use super::model::{Chosen, Letter, Model, Track, pace};
 use crate::commands::status;
-use crate::output::{Tone, age, ago, brief, count, scrub};
+use crate::output::{Tone, age, ago, brief, count, per_second, scrub};
 
 /// One channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub(super) fn channels(model: &Model) -> Vec<Channel> {
                 None => "-".into(),
             },
             dead: it.counts.dead,
-            rate: rate(track.rate()),
+            rate: per_second(track.rate()),
             depths: track.depths().collect(),
             why: why(it, model),
         }
@@ -152,7 +152,7 @@ pub(super) fn progress(model: &Model) -> String {
     let millis = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
     let mut text = format!("{} sent here in {}", track.sent(), age(millis));
     if track.sent() > 0 {
-        text.push_str(&format!(", {}", rate(per_second(track.sent(), span))));
+        text.push_str(&format!(", {}", per_second(pace(track.sent(), span))));
     }
     if let Some(left) = left(model) {
         let left = i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
@@ -175,18 +175,6 @@ fn left(model: &Model) -> Option<Duration> {
 #[allow(clippy::cast_precision_loss)]
 fn number(number: u64) -> f64 {
     number as f64
-}
-
-/// `12.5/s`, `40/min`
-pub(super) fn rate(per_second: f64) -> String {
-    let per_minute = per_second * 60.0;
-    match per_second {
-        it if it <= 0.0 => "-".into(),
-        100.0.. => format!("{per_second:.0}/s"),
-        1.0.. => format!("{per_second:.1}/s"),
-        _ if per_minute < 9.95 => format!("{per_minute:.1}/min"),
-        _ => format!("{per_minute:.0}/min"),
-    }
 }
 
 /// The last depths as bars of so many rows, the newest at the right; from the top.
