@@ -52,11 +52,13 @@ fn what_cannot_be_done_is_one_line_and_changes_nothing() {
         ("why till.db S-2 --channel mail", "S-2"),
         ("curl till.db S-9 --config outbox.toml", "S-9"),
         ("edit till.db S-9 {}", "S-9"),
+        ("conflicts till.db 9", "9"),
+        ("conflicts till.db 9 --drop", "9"),
         ("retry till.db S-9", "S-9"),
         ("cancel till.db S-9 --dry-run", "S-9"),
         // Several.
-        ("show till.db S-1", "name the channel"),
-        ("edit till.db S-1 {}", "name the channel"),
+        ("show till.db S-1", "id:1 (dead in sales, key S-1), id:3"),
+        ("edit till.db S-1 {}", "id:1 (dead in sales, key S-1), id:3"),
         // Another channel.
         ("retry till.db 1 --channel mail", "no message 1"),
         ("curl till.db 3 --config outbox.toml", "mail"),
@@ -123,6 +125,9 @@ fn what_is_said_wrongly_is_a_matter_of_usage_and_changes_nothing() {
         "retry till.db --all --status gone",
         "cancel till.db 1 --code timeout",
         "edit till.db 1",
+        "conflicts till.db one",
+        "conflicts till.db --all",
+        "conflicts till.db 1 --drop --replace",
         "edit till.db 1 {} --file a.json",
         "pause till.db",
         "resume till.db",
@@ -177,6 +182,7 @@ fn every_command_succeeds_where_it_can() {
         "bundle till.db support.json --config outbox.toml",
         "upgrade till.db",
         "schema",
+        "conflicts till.db",
         "status till.db",
     ] {
         let ran = desk.run(args.split(' '));

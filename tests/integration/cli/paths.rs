@@ -5,7 +5,9 @@ use super::Desk;
 use sqlite_outbox::rusqlite::Connection;
 
 /// Every command that works on a file, with all it needs.
-const COMMANDS: [&[&str]; 24] = [
+const COMMANDS: [&[&str]; 26] = [
+    &["conflicts", "PATH"],
+    &["conflicts", "PATH", "1", "--drop"],
     &["watch", "PATH"],
     &["list", "PATH"],
     &["why", "PATH"],

@@ -13,7 +13,7 @@ use crate::output::{Column, Out, Table, Tone, age, count, exact, note, now};
 /// Conflicts read at once; none is read while others are being printed.
 const PAGE: usize = 100;
 
-/// List messages whose key was taken by other content, and decide about them
+/// List messages whose key was taken, and decide about them
 ///
 /// By plain SQL (INSERT … ON CONFLICT DO NOTHING) a second message with a key that is taken is not
 /// enqueued. If its content is another, it is kept aside here, and not sent, until a person sends

@@ -13,7 +13,7 @@ const SHOWN: usize = 8 * 1024;
 /// Of what people did to it, the last so many are shown.
 const DEEDS: usize = 100;
 
-/// Show one message: its state, its payload, its failed attempts, and what people did to it
+/// Show all of one message: its payload, attempts, what people did
 #[derive(Debug, Args)]
 #[command(after_help = "Example: why has this sale not arrived?\n  outbox show till.db S-104522")]
 pub(crate) struct Arguments {
