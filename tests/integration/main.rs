@@ -45,6 +45,7 @@ mod shim;
 mod sql_contract;
 mod store;
 mod tidy;
+mod trouble;
 #[path = "../vfs/mod.rs"]
 mod vfs;
 mod weeks;
