@@ -8,13 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use sqlite_outbox::rusqlite::Connection;
-use sqlite_outbox::{Cancel, Dispatcher, Settings, SettleSync};
+use sqlite_outbox::rusqlite::{Connection, OpenFlags};
+use sqlite_outbox::{Dispatcher, Outbox, Settings, SettleSync};
 
 use crate::Asked;
 use crate::drain::http;
 use crate::figure::{Figure, Target, median, millis, percentile, rate};
 use crate::file::{CHANNEL, Till, payload};
+use crate::vfs::Vfs;
 use crate::wire::{self, Sink};
 
 pub const NAMES: &[&str] = &[
@@ -25,6 +26,15 @@ pub const NAMES: &[&str] = &[
     "drain_share_http_20ms_8",
 ];
 
+pub const SLOW_NAMES: &[&str] = &[
+    "app_commits_slow_full_p99_ms",
+    "app_commits_slow_normal_p99_ms",
+    "app_commits_slow_full_rate",
+    "app_commits_slow_normal_rate",
+];
+
+/// A sync of the slow disk.
+const SYNC: Duration = Duration::from_millis(20);
 const EVERY: Duration = Duration::from_millis(5);
 
 /// What the application felt.
@@ -51,16 +61,16 @@ fn middle(rounds: &[Felt]) -> Felt {
 pub fn commits(asked: &Asked) -> Result<Vec<Figure>> {
     let span = Duration::from_millis(asked.size(4_000) as u64);
     let (quick, slow) = (Sink::start(0)?, Sink::start(20)?);
+    let disk = Disk::default();
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     let mut rates = [const { Vec::new() }; 4];
     for _ in 0..asked.rounds(3) {
-        let till = Till::filled(0, None)?;
-        alone.push(application(&till.path, span, &AtomicBool::new(false))?);
-        let (felt, sent) = together(&http(&quick)?, asked.size(120_000), span, SettleSync::Full)?;
+        alone.push(disk.alone(span)?);
+        let (felt, sent) = disk.beside(&http(&quick)?, asked.size(120_000), span)?;
         beside.push(felt);
         rates[0].push(sent);
         rates[1].push(wire::raw(&quick, asked.size(30_000), 8)?);
-        let (_, sent) = together(&http(&slow)?, asked.size(5_000), span, SettleSync::Full)?;
+        let (_, sent) = disk.beside(&http(&slow)?, asked.size(5_000), span)?;
         rates[2].push(sent);
         rates[3].push(wire::raw(&slow, asked.size(1_600), 8)?);
     }
@@ -87,39 +97,112 @@ pub fn commits(asked: &Asked) -> Result<Vec<Figure>> {
     ])
 }
 
-/// A drain and an application on a new file, for a while: what the application felt, and the
-/// drain's messages a second.
-pub fn together(
-    dispatcher: &dyn Dispatcher,
-    backlog: usize,
-    span: Duration,
+/// The same on a disk whose sync takes 20 ms, beside a drain that records its deliveries with
+/// `settle_sync` full and normal, ÷ alone on that disk.
+pub fn slow_commits(asked: &Asked) -> Result<Vec<Figure>> {
+    let span = Duration::from_millis(asked.size(6_000) as u64);
+    let sink = Sink::start(0)?;
+    let vfs = Vfs::register();
+    let disk = |settle_sync| Disk {
+        vfs: Some(vfs.clone()),
+        settle_sync,
+    };
+    let [full, normal] = [SettleSync::Full, SettleSync::Normal].map(disk);
+    let mut felt = [const { Vec::new() }; 3];
+    for _ in 0..asked.rounds(3) {
+        felt[0].push(full.alone(span)?);
+        felt[1].push(full.beside(&http(&sink)?, asked.size(60_000), span)?.0);
+        felt[2].push(normal.beside(&http(&sink)?, asked.size(60_000), span)?.0);
+    }
+    let [alone, full, normal] = felt.map(|it| middle(&it));
+    let two_syncs = Target::Beyond(2.0 * millis(SYNC));
+    let five = Target::Beyond(5.0);
+    let rate =
+        |name, felt: Felt| Figure::new(name, felt.rate, alone.rate, "commits/s", Target::None);
+    Ok(vec![
+        Figure::new(SLOW_NAMES[0], full.p99, alone.p99, "ms", two_syncs),
+        Figure::new(SLOW_NAMES[1], normal.p99, alone.p99, "ms", five),
+        rate(SLOW_NAMES[2], full),
+        rate(SLOW_NAMES[3], normal),
+    ])
+}
+
+/// The disk an application and a drain share.
+#[derive(Default)]
+struct Disk {
+    /// Of the slow one.
+    vfs: Option<Vfs>,
     settle_sync: SettleSync,
-) -> Result<(Felt, f64)> {
-    let till = Till::filled(backlog, None)?;
-    let outbox = till.open()?;
-    let settings = Settings::new().workers(8).settle_sync(settle_sync);
-    let (done, cancel) = (AtomicBool::new(false), Cancel::new());
-    thread::scope(|scope| {
-        let felt = scope.spawn(|| application(&till.path, span, &done));
-        let begun = Instant::now();
-        let drain = outbox
-            .draining(dispatcher)
-            .settings(settings)
-            .cancel(&cancel);
-        let report = drain.deadline(span).run()?;
-        let sent = rate(report.sent as usize, begun.elapsed());
-        // With nothing left to send, the application would be alone.
-        done.store(true, Ordering::Release);
-        Ok((felt.join().expect("the application panicked")?, sent))
-    })
+}
+
+impl Disk {
+    fn till(&self, backlog: usize) -> Result<Till> {
+        self.sync_takes(Duration::ZERO);
+        let till = Till::filled(backlog, None)?;
+        self.connection(&till.path)?.execute_batch(
+            "CREATE TABLE IF NOT EXISTS sale (id INTEGER PRIMARY KEY, total INTEGER)",
+        )?;
+        self.sync_takes(SYNC);
+        Ok(till)
+    }
+
+    fn sync_takes(&self, time: Duration) {
+        if let Some(vfs) = &self.vfs {
+            vfs.sync_takes(time);
+        }
+    }
+
+    fn connection(&self, path: &Path) -> Result<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
+        let conn = match &self.vfs {
+            Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs.name())?,
+            None => Connection::open_with_flags(path, flags)?,
+        };
+        conn.busy_timeout(Duration::from_secs(5))?;
+        Ok(conn)
+    }
+
+    fn alone(&self, span: Duration) -> Result<Felt> {
+        let till = self.till(0)?;
+        application(&self.connection(&till.path)?, span, &AtomicBool::new(false))
+    }
+
+    /// A drain and an application on a new file, for a while: what the application felt, and the
+    /// drain's messages a second.
+    fn beside(
+        &self,
+        dispatcher: &dyn Dispatcher,
+        backlog: usize,
+        span: Duration,
+    ) -> Result<(Felt, f64)> {
+        let till = self.till(backlog)?;
+        let mut options = Outbox::options();
+        if let Some(vfs) = &self.vfs {
+            options = options.vfs(vfs.name());
+        }
+        let outbox = options.open_existing(&till.path)?;
+        let settings = Settings::new().workers(8).settle_sync(self.settle_sync);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let conn = self.connection(&till.path)?;
+            let felt = scope.spawn({
+                let done = &done;
+                move || application(&conn, span, done)
+            });
+            let begun = Instant::now();
+            let drain = outbox.draining(dispatcher).settings(settings);
+            let report = drain.deadline(span).run()?;
+            let sent = rate(report.sent as usize, begun.elapsed());
+            // With nothing left to send, the application would be alone.
+            done.store(true, Ordering::Release);
+            Ok((felt.join().expect("the application panicked")?, sent))
+        })
+    }
 }
 
 /// Commits a sale and its message every 5 ms for a while. Of a commit that is late the next one is
 /// not made up for.
-fn application(path: &Path, span: Duration, done: &AtomicBool) -> Result<Felt> {
-    let conn = Connection::open(path)?;
-    conn.busy_timeout(Duration::from_secs(5))?;
-    conn.execute_batch("CREATE TABLE IF NOT EXISTS sale (id INTEGER PRIMARY KEY, total INTEGER)")?;
+fn application(conn: &Connection, span: Duration, done: &AtomicBool) -> Result<Felt> {
     let mut sale = conn.prepare("INSERT INTO sale (total) VALUES (1250)")?;
     let mut message =
         conn.prepare("INSERT INTO outbox (channel, dedupe_key, payload) VALUES (?1, ?2, ?3)")?;

@@ -32,6 +32,8 @@ mod file;
 mod idle;
 mod memory;
 mod plot;
+#[path = "../../tests/vfs/mod.rs"]
+mod vfs;
 mod wake;
 mod wire;
 
@@ -86,6 +88,7 @@ const CASES: &[Case] = &[
     ),
     (&["drain_lane", "drain_lane_share"], drain::lane),
     (app::NAMES, app::commits),
+    (app::SLOW_NAMES, app::slow_commits),
     (backlog::NAMES, backlog::backlog),
     (&["idle_cpu_s_per_min", "idle_bytes"], idle::idle),
     (wake::NAMES, wake::wake),
