@@ -1,6 +1,6 @@
 //! What an application feels of a drain at the default `lock_share`, and what the drain reaches
 //! meanwhile. The application has a plain connection with nothing but a busy timeout, and commits
-//! a sale and its message every 5 ms.
+//! a sale and its message every 5 ms: so much lies between two commits, however long they take.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,8 @@ pub const SLOW_NAMES: &[&str] = &[
 
 /// A sync of the slow disk.
 const SYNC: Duration = Duration::from_millis(20);
-const EVERY: Duration = Duration::from_millis(5);
+/// Between two commits of the application.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// What the application felt.
 #[derive(Debug, Clone, Copy)]
@@ -200,8 +201,7 @@ impl Disk {
     }
 }
 
-/// Commits a sale and its message every 5 ms for a while. Of a commit that is late the next one is
-/// not made up for.
+/// Commits a sale and its message, and waits 5 ms, again and again for a while.
 fn application(conn: &Connection, span: Duration, done: &AtomicBool) -> Result<Felt> {
     let mut sale = conn.prepare("INSERT INTO sale (total) VALUES (1250)")?;
     let mut message =
@@ -211,7 +211,6 @@ fn application(conn: &Connection, span: Duration, done: &AtomicBool) -> Result<F
     let payload = payload();
     let mut times = Vec::new();
     let begun = Instant::now();
-    let mut next = begun;
     while begun.elapsed() < span && !done.load(Ordering::Acquire) {
         let start = Instant::now();
         begin.execute([])?;
@@ -219,8 +218,7 @@ fn application(conn: &Connection, span: Duration, done: &AtomicBool) -> Result<F
         message.execute((CHANNEL, format!("live-{}", times.len()), &payload))?;
         commit.execute([])?;
         times.push(millis(start.elapsed()));
-        next = (next + EVERY).max(Instant::now());
-        thread::sleep(next.saturating_duration_since(Instant::now()));
+        thread::sleep(PAUSE);
     }
     Ok(Felt {
         rate: rate(times.len(), begun.elapsed()),

@@ -23,6 +23,7 @@ pub const NAMES: &[&str] = &[
     "backlog_claim_offline_channel",
     "backlog_claim_dead_head",
     "backlog_claim_lanes",
+    "backlog_claim_lanes_flat",
     "backlog_claim_history",
     "backlog_stats",
     "backlog_stats_100k",
@@ -160,7 +161,7 @@ impl Backlog {
 
 /// Claim of 50, `stats` and `unsent` at 1 k, 100 k and 1 M pending; the claim beside 1 M messages of
 /// a channel that is offline, 300 k behind one dead head, among 100 k lanes of one message, and
-/// beside 1 M sent ones ÷ 1 k pending.
+/// beside 1 M sent ones ÷ 1 k pending. `lanes_flat` is the claim among 100 k lanes ÷ among 1 k.
 pub fn backlog(asked: &Asked) -> Result<Vec<Figure>> {
     let million = asked.size(1_000_000).max(2 * BASE);
     let offline = format!("'{OFFLINE}', 'o' || i, NULL, 'pending', 0, NULL");
@@ -179,11 +180,12 @@ pub fn backlog(asked: &Asked) -> Result<Vec<Figure>> {
         Backlog::new(BASE, &dead, million * 3 / 10)?,
         Backlog::new(0, &lanes, million / 10)?,
         Backlog::new(BASE, &history, million)?,
+        Backlog::new(0, &lanes, BASE)?,
     ];
     for _ in 0..asked.rounds(7) {
         for (index, file) in files.iter_mut().enumerate() {
             for _ in 0..asked.rounds(8) {
-                let claimed = file.claim(index == 5)?;
+                let claimed = file.claim(matches!(index, 5 | 7))?;
                 ensure!(claimed.abs_diff(CLAIM) <= 1, "{claimed} claimed");
             }
             if index < 3 {
@@ -202,12 +204,13 @@ pub fn backlog(asked: &Asked) -> Result<Vec<Figure>> {
         figure(NAMES[2], claims[3], claims[0], flat),
         figure(NAMES[3], claims[4], claims[0], flat),
         figure(NAMES[4], claims[5], claims[0], flat),
-        figure(NAMES[5], claims[6], claims[0], flat),
-        figure(NAMES[6], stats[2], stats[0], Target::None),
-        figure(NAMES[7], stats[1], stats[0], Target::None),
-        figure(NAMES[8], unsent[2], unsent[0], Target::None),
-        figure(NAMES[9], unsent[1], unsent[0], Target::None),
-        figure(NAMES[10], unsent[2], 5.0, Target::Limit),
+        figure(NAMES[5], claims[5], claims[7], Target::None),
+        figure(NAMES[6], claims[6], claims[0], flat),
+        figure(NAMES[7], stats[2], stats[0], Target::None),
+        figure(NAMES[8], stats[1], stats[0], Target::None),
+        figure(NAMES[9], unsent[2], unsent[0], Target::None),
+        figure(NAMES[10], unsent[1], unsent[0], Target::None),
+        figure(NAMES[11], unsent[2], 5.0, Target::Limit),
     ])
 }
 

@@ -14,6 +14,7 @@ mod admission;
 mod cli;
 mod clock;
 mod connections;
+mod costs;
 mod desk;
 mod drain;
 mod duplicates;
