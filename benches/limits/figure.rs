@@ -104,13 +104,15 @@ fn short(value: f64) -> String {
 #[derive(Debug)]
 pub struct Report {
     json: bool,
+    /// Figures of a smoke test are judged by nobody.
+    quick: bool,
     begun: Instant,
     object: Map<String, Value>,
     missed: usize,
 }
 
 impl Report {
-    pub fn new(json: bool) -> Self {
+    pub fn new(json: bool, quick: bool) -> Self {
         if !json {
             println!(
                 "| {:<30} | {:>10} | {:>10} | {:>6} | {:<10} | target |",
@@ -123,6 +125,7 @@ impl Report {
         }
         Self {
             json,
+            quick,
             begun: Instant::now(),
             object: Map::new(),
             missed: 0,
@@ -130,7 +133,7 @@ impl Report {
     }
 
     pub fn add(&mut self, figure: Figure) {
-        let met = figure.met();
+        let met = figure.met().filter(|_| !self.quick);
         self.missed += usize::from(met == Some(false));
         if !self.json {
             let value = figure.value.map_or("not here".into(), short);
@@ -157,6 +160,10 @@ impl Report {
     pub fn end(self) -> Result<()> {
         if self.json {
             println!("{}", Value::Object(self.object));
+            return Ok(());
+        }
+        if self.quick {
+            println!("\nIt runs; for figures, run it without --quick.");
             return Ok(());
         }
         let cores = std::thread::available_parallelism()?;

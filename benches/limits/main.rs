@@ -105,7 +105,7 @@ fn main() -> Result<()> {
     if let Some(folder) = &asked.plot {
         return plot::plot(&asked, folder);
     }
-    let mut report = Report::new(asked.json);
+    let mut report = Report::new(asked.json, asked.quick);
     for (names, run) in CASES {
         let wanted = |it: &&str| {
             asked
