@@ -86,7 +86,7 @@ fn named(entry: &Entry) -> String {
 
 fn ids(conn: &Connection, form: &Form<'_>) -> Result<BTreeSet<i64>> {
     match form {
-        Form::Id(id) => Ok(BTreeSet::from([*id])),
+        Form::Id(id) => Ok(get(conn, *id)?.into_iter().map(|it| it.id).collect()),
         Form::Key(key) => by_key(conn, key),
         Form::MessageId(id) => Ok(by_message_id(conn, id)?.into_iter().collect()),
         Form::Bare(word) => {

@@ -7,6 +7,8 @@ mod curl;
 mod drain;
 mod failures;
 mod files;
+mod look;
+mod mend;
 mod operate;
 mod output;
 mod paths;

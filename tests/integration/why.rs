@@ -359,3 +359,130 @@ fn hostile_rows_are_explained_too() {
     }
     desk.outbox.why_all().unwrap();
 }
+
+/// A till that boots in 1970 has enqueued with a time to live; then its clock is set. The drain
+/// gives the message its span anew, and until it has done so nothing has expired.
+#[test]
+fn a_span_that_began_in_1970_has_not_run_out() {
+    let desk = Desk::new();
+    desk.clock.jump(-START);
+    let id = desk.put(Message::text("sales", "x").ttl(Duration::from_secs(3600)));
+    desk.clock.jump(START);
+    assert_eq!(code(&desk, id), "no_drain");
+    let mut drain = desk.drain();
+    desk.live(&mut drain, 2 * MINUTE, &down);
+    assert_ne!(desk.get(id).status, Status::Expired);
+    assert_eq!(code(&desk, id), "offline");
+}
+
+/// No probe takes it before its own wait is over, so the next probe is not what it waits for.
+#[test]
+fn a_charged_message_of_an_offline_channel_waits_for_its_own_next_attempt() {
+    let desk = Desk::new();
+    desk.put(Message::text("sales", "good"));
+    let mut drain = desk.drain();
+    drain.until_idle(&up).unwrap();
+    let poison = desk.put(Message::text("sales", "poison"));
+    drain
+        .until_idle(&|_: &Delivery| Ok(Outcome::Retry(status(500))))
+        .unwrap();
+    let other = desk.put(Message::text("sales", "other"));
+    drain.until_idle(&down).unwrap();
+    assert_eq!(code(&desk, other), "offline");
+    let it = why(&desk, poison);
+    assert_eq!(it.reason, Reason::BackOff);
+    assert_eq!(it.until, Some(desk.get(poison).next_attempt_at));
+    let text = it.to_string();
+    assert!(
+        text.contains("its next attempt is in ")
+            && text.contains("its channel is offline meanwhile"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_dead_of_a_receiver_that_rejects_everything_are_not_blamed() {
+    let desk = Desk::new();
+    let bad = desk.put(Message::text("sales", "bad"));
+    let mut drain = desk.drain();
+    drain
+        .until_idle(&|_: &Delivery| Ok(Outcome::Rejected(status(422))))
+        .unwrap();
+    assert_eq!(why(&desk, bad).fault, Fault::Message);
+    desk.pass(SECOND);
+    desk.put(Message::text("sales", "good"));
+    drain.until_idle(&up).unwrap();
+    desk.pass(SECOND);
+    let ids: Vec<_> = (0..20)
+        .map(|_| desk.put(Message::text("sales", "x")))
+        .collect();
+    desk.live(&mut drain, MINUTE, &|_: &Delivery| {
+        Ok(Outcome::Rejected(status(400)))
+    });
+    let it = why(&desk, ids[0]);
+    assert_eq!((it.reason, it.fault), (Reason::Dead, Fault::Receiver));
+    assert!(
+        it.to_string().contains("retry all its dead letters"),
+        "{it}"
+    );
+    let it = why(&desk, bad);
+    assert_eq!(it.fault, Fault::Message, "it died before the last delivery");
+}
+
+#[test]
+fn only_a_message_with_an_ordering_key_is_said_to_hold_others() {
+    let desk = Desk::new();
+    let alone = desk.put(Message::text("sales", "x"));
+    let ids = desk.lane("customer", 2);
+    desk.sync(&|_: &Delivery| Ok(Outcome::Rejected(status(422))));
+    assert!(!why(&desk, alone).to_string().contains("stands behind it"));
+    let text = why(&desk, ids[1]).to_string();
+    assert!(text.contains("it holds what stands behind it"), "{text}");
+    let key = desk.get(ids[0]).dedupe_key;
+    assert!(text.contains(&format!("Message {} of sales (key {key})", ids[0])));
+}
+
+#[test]
+fn moments_are_told_exactly_and_an_expiry_by_its_own_time() {
+    let desk = Desk::new();
+    // 2027-01-15 08:00:00 UTC
+    let id = desk.put(Message::text("sales", "x").available_at(START + DAY));
+    let text = why(&desk, id).to_string();
+    assert!(
+        text.contains("in 24 h, at 2027-01-16 08:00:00 UTC"),
+        "{text}"
+    );
+
+    let late = desk.put(Message::text("sales", "y").ttl(Duration::from_secs(60)));
+    desk.pass(3 * HOUR);
+    let mut drain = desk.drain();
+    desk.live(&mut drain, 2 * MINUTE, &up);
+    assert_eq!(desk.get(late).status, Status::Expired);
+    desk.pass(HOUR);
+    let it = why(&desk, late);
+    assert_eq!(it.since, desk.get(late).expires_at);
+    assert_eq!(it.noticed, desk.get(late).settled_at);
+    assert!(it.to_string().contains("(noticed 1 h ago)"), "{it}");
+}
+
+#[test]
+fn a_secret_that_is_missing_here_is_not_the_receivers_refusal() {
+    let desk = Desk::new();
+    let id = desk.put(Message::text("sales", "x"));
+    desk.sync(&|_: &Delivery| {
+        let text = "no credentials: the environment variable ERP_TOKEN is not set";
+        let failure = Failure::new(Failure::NO_CREDENTIALS, text);
+        Ok(Outcome::Blocked(failure.local()))
+    });
+    let it = why(&desk, id);
+    assert_eq!((it.reason, it.fault), (Reason::NoCredentials, Fault::Route));
+    let text = it.to_string();
+    for part in [
+        "ERP_TOKEN is not set",
+        "the receiver was not asked",
+        "Set the variable",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(!text.contains("not accepted"), "{text}");
+}

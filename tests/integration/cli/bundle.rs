@@ -97,6 +97,22 @@ fn a_support_file_overwrites_nothing_and_names_broken_settings() {
     assert_eq!(bundle["settings"], Value::Null);
 }
 
+#[test]
+fn a_support_file_goes_to_standard_output_for_a_dash() {
+    let desk = Desk::new();
+    desk.put("sales", "PRIVATE-key", "PRIVATE");
+    let text = desk.done(["bundle", "till.db", "-"]);
+    let bundle: Value = serde_json::from_str(&text).unwrap();
+    assert!(
+        bundle["why"][0]
+            .as_str()
+            .unwrap()
+            .contains("Message 1 of sales (key …)")
+    );
+    assert!(!text.contains("PRIVATE"), "{text}");
+    assert!(!desk.path("-").exists());
+}
+
 /// The commands that the page of the tool refers to.
 fn page_names(page: &str) -> impl Iterator<Item = String> {
     let names = page

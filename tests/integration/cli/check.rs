@@ -357,3 +357,25 @@ fn asked_to_it_calls_on_each_receiver_and_says_what_stands_in_between() {
     assert_eq!(codes.len(), 3, "{codes:?}: the third is no TLS");
     assert_eq!(desk.run(["check", "till.db", "--connect"]).code, 2);
 }
+
+#[test]
+fn a_receiver_of_several_channels_is_called_once() {
+    let desk = Desk::new();
+    let there = Server::start(|_| respond(204, &[], ""));
+    let [sales, stock] = ["/sales", "/stock"].map(|it| there.url(it));
+    desk.write(
+        "outbox.toml",
+        format!("[channel.sales]\nurl = \"{sales}\"\n[channel.stock]\nurl = \"{stock}\"\n"),
+    );
+    let args = ["check", "till.db", "--config", "outbox.toml", "--connect"];
+    let ran = desk.run(args.into_iter().chain(["--json"]));
+    assert_eq!(there.seen().len(), 1);
+    let found = finding(&ran, "receiver");
+    assert!(
+        found["text"]
+            .as_str()
+            .unwrap()
+            .starts_with("sales, stock: ")
+    );
+    assert_eq!(found["channel"], Value::Null);
+}

@@ -154,3 +154,20 @@ fn what_cannot_be_sent_is_one_line() {
         .unwrap();
     curl("S-1").failed(1, "no JSON object");
 }
+
+#[test]
+fn it_shows_status_and_headers_of_the_answer_when_asked_to() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    desk.write(
+        "outbox.toml",
+        "[channel.sales]\nurl = \"https://erp.example/\"\n",
+    );
+    assert!(printed(&desk).starts_with("curl --request POST "));
+    let args = ["curl", "till.db", "S-1", "--config", "outbox.toml"];
+    let script = desk.done(args.into_iter().chain(["--include"]));
+    assert!(
+        script.starts_with("curl --include --request POST "),
+        "{script}"
+    );
+}

@@ -319,3 +319,22 @@ fn a_drain_says_what_it_is_asked_to_say_and_no_secret() {
     let both = ["drain", "till.db", "--url=http://localhost:9/", "-v", "-q"];
     assert_eq!(desk.run(both).code, 2);
 }
+
+#[test]
+fn it_tells_of_a_pause_and_of_its_end() {
+    let desk = Desk::new();
+    let server = Server::start(|_| ok());
+    settings(&desk, &server.url("/sales"));
+    desk.put("sales", "S-1", "text");
+    let mut service = desk.start(RUN);
+    service.event("started");
+    sent(&desk, "S-1");
+    desk.done(["pause", "till.db", "sales", "--reason", "stocktaking"]);
+    let paused = service.event("paused");
+    assert_eq!(
+        (&paused["channel"], &paused["reason"]),
+        (&json!("sales"), &json!("stocktaking"))
+    );
+    desk.done(["resume", "till.db", "sales"]);
+    assert_eq!(service.event("resumed")["channel"], "sales");
+}

@@ -146,3 +146,54 @@ fn a_port_that_is_taken_is_one_line() {
     let port = url.trim_end_matches('/').rsplit(':').next().unwrap();
     desk.run(["sink", "--port", port]).failed(1, port);
 }
+
+#[test]
+fn a_broken_deployment_answers_400_and_only_the_brake_is_reached() {
+    let desk = Desk::new();
+    let lines: String = (1..=15).map(|it| format!("{it}\n")).collect();
+    desk.feed(lines, ["enqueue", "till.db", "--channel=a", "--lines=-"]);
+    let (_sink, url) = sink(&desk, &["--mood", "400"]);
+    let ran = desk.run(["drain", "till.db", "--json", "--workers=1", "--url", &url]);
+    assert_eq!(ran.json()["dead"], 10);
+    // The receiver is suspected, so that is what is told, with the way out.
+    let text = desk.done(["why", "till.db"]);
+    let mut lines = text.lines().map(str::trim);
+    assert!(lines.any(|it| it.starts_with("outbox resume ")), "{text}");
+    assert!(
+        text.contains("the fault is probably the receiver's"),
+        "{text}"
+    );
+    let one = desk.json(["why", "till.db", "1", "--json"]);
+    assert_eq!(
+        (&one["fault"], &one["failure"]),
+        (&json!("receiver"), &json!("http_400"))
+    );
+    assert_eq!(one["commands"].as_array().unwrap().len(), 2);
+}
+
+/// Somebody looks with a browser, or `check --connect` calls.
+#[test]
+fn a_look_at_it_is_no_message() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let (mut sink, url) = sink(&desk, &[]);
+    let ask = |method: &str| {
+        let address = url.trim_start_matches("http://").trim_end_matches('/');
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let request = format!("{method} / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+        answer
+    };
+    let head = ask("HEAD");
+    assert!(
+        head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"),
+        "{head}"
+    );
+    assert!(ask("GET").ends_with("\r\n\r\n{\"status\":\"ok\"}"));
+    assert_eq!(drain(&desk, &url).code, 0);
+    let documents: Vec<_> = (0..3).map(|_| got(&mut sink)["document"].clone()).collect();
+    assert_eq!(documents, [Value::Null, Value::Null, json!(1)]);
+}

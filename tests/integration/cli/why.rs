@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::Desk;
-use crate::server::{Server, respond};
+use crate::server::{Server, ok, respond};
 
 #[test]
 fn a_message_is_explained_with_fault_and_advice() {
@@ -130,4 +130,90 @@ fn with_settings_a_channel_without_a_route_is_seen() {
     assert_eq!(desk.json(args)["reason_code"], "unrouted");
     let whole = desk.json(["why", "till.db", "--config", "outbox.toml", "--json"]);
     assert_eq!(whole["groups"][0]["why"]["reason_code"], "unrouted");
+}
+
+#[test]
+fn whether_there_is_a_route_is_left_open_where_nobody_was_asked() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let caveat = "Whether its channel has a route is known only with --config.";
+    for args in [&["why", "till.db"][..], &["why", "till.db", "S-1"]] {
+        let text = desk.done(args);
+        assert!(text.contains(caveat), "{text}");
+    }
+    let why = desk.json(["why", "till.db", "S-1", "--json"]);
+    assert_eq!(why["routed"], serde_json::Value::Null);
+    desk.write(
+        "outbox.toml",
+        "[channel.sales]\nurl = \"https://erp.example/\"\n",
+    );
+    let args = ["why", "till.db", "S-1", "--config", "outbox.toml"];
+    assert!(!desk.done(args).contains(caveat));
+    assert_eq!(
+        desk.json(args.into_iter().chain(["--json"]))["routed"],
+        true
+    );
+}
+
+#[test]
+fn a_variable_that_is_not_set_is_named_as_what_to_set() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let server = Server::start(|_| ok());
+    desk.write(
+        "outbox.toml",
+        format!(
+            "[channel.sales]\nurl = \"{}\"\nbearer = {{ env = \"OUTBOX_TEST_NOT_SET\" }}\n",
+            server.url("/")
+        ),
+    );
+    desk.run(["drain", "till.db", "--config", "outbox.toml"]);
+    assert_eq!(server.accepted(), 0);
+    let why = desk.json(["why", "till.db", "S-1", "--json"]);
+    assert_eq!(
+        (&why["reason_code"], &why["fault"]),
+        (&json!("no_credentials"), &json!("route"))
+    );
+    let text = why["text"].as_str().unwrap();
+    assert!(
+        text.contains("OUTBOX_TEST_NOT_SET is not set") && text.contains("Set the variable"),
+        "{text}"
+    );
+    let ran = desk.run(["check", "till.db", "--json"]);
+    assert!(ran.out.contains("\"no_credentials\""), "{ran:?}");
+}
+
+#[test]
+fn the_command_that_helps_is_told_for_the_message_that_holds_the_others() {
+    let desk = Desk::new();
+    for key in ["S-1", "S-2"] {
+        let lane = [
+            "enqueue",
+            "till.db",
+            "--channel=a b",
+            "--ordering-key=o",
+            "--key",
+            key,
+        ];
+        desk.done(lane.into_iter().chain(["{}"]));
+    }
+    let server = Server::start(|_| respond(422, &[], ""));
+    desk.run(["drain", "till.db", "--url", &server.url("/")]);
+    let why = desk.json(["why", "till.db", "S-2", "--json"]);
+    let text = why["text"].as_str().unwrap();
+    assert!(
+        text.contains("Message 1 of a b (key S-1) is a dead letter"),
+        "{text}"
+    );
+    let db = std::path::absolute(desk.path("till.db")).unwrap();
+    let retry = format!("outbox retry {} id:1", db.display());
+    assert_eq!(why["commands"], json!([retry]));
+    assert!(
+        desk.done(["why", "till.db", "S-2"])
+            .ends_with(&format!("\n  {retry}\n"))
+    );
+    desk.done(["pause", "till.db", "a b"]);
+    let why = desk.json(["why", "till.db", "S-2", "--json"]);
+    let resume = format!("outbox resume {} 'a b'", db.display());
+    assert_eq!(why["commands"], json!([resume]));
 }

@@ -1,0 +1,145 @@
+//! Commands that only look need no right to write. (Where the tests run as root, the tool is
+//! started as nobody, for whom rights count.)
+
+#![cfg(unix)]
+
+use std::collections::BTreeMap;
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+
+use super::{Desk, Ran, ended};
+
+/// Of `nobody` on Linux and macOS alike, or near enough: not ours, and not root's.
+const NOBODY: u32 = 65_534;
+
+/// A folder and file that only their owner may write, and nobody is.
+struct Locked {
+    desk: Desk,
+}
+
+impl Locked {
+    fn new(desk: Desk) -> Self {
+        let locked = Self { desk };
+        for entry in std::fs::read_dir(locked.desk.path(".")).unwrap() {
+            set_permissions(entry.unwrap().path(), Permissions::from_mode(0o444)).unwrap();
+        }
+        set_permissions(locked.desk.path("."), Permissions::from_mode(0o555)).unwrap();
+        locked
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        let mut command = self.desk.command(args);
+        let root = std::fs::metadata("/proc/self").is_ok_and(|it| it.uid() == 0);
+        if root {
+            command.uid(NOBODY);
+        }
+        ended(command.spawn().unwrap())
+    }
+
+    /// Everything in the folder, byte for byte.
+    fn image(&self) -> BTreeMap<String, Vec<u8>> {
+        let files = std::fs::read_dir(self.desk.path(".")).unwrap();
+        let files = files.map(|it| it.unwrap());
+        files
+            .map(|it| {
+                let name = it.file_name().to_string_lossy().into_owned();
+                (name, std::fs::read(it.path()).unwrap())
+            })
+            .collect()
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Or the folder could not be removed.
+        let _ = set_permissions(self.desk.path("."), Permissions::from_mode(0o755));
+    }
+}
+
+const LOOKS: [&[&str]; 9] = [
+    &["status", "till.db"],
+    &["list", "till.db"],
+    &["show", "till.db", "S-1"],
+    &["why", "till.db"],
+    &["why", "till.db", "S-1"],
+    &["export", "till.db"],
+    &["conflicts", "till.db"],
+    &["curl", "till.db", "S-1", "--config", "outbox.toml"],
+    &["bundle", "till.db", "-"],
+];
+
+fn till() -> Desk {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "x");
+    desk.write(
+        "outbox.toml",
+        "[channel.default]\nurl = \"https://erp.example/\"\n",
+    );
+    desk
+}
+
+#[test]
+fn a_file_that_may_not_be_written_is_read_and_left_as_it_is() {
+    for mode in ["WAL", "DELETE"] {
+        let desk = till();
+        let conn = desk.sql();
+        conn.query_row(&format!("PRAGMA journal_mode = {mode}"), [], |_| Ok(()))
+            .unwrap();
+        drop(conn);
+        let locked = Locked::new(desk);
+        let before = locked.image();
+        for args in LOOKS {
+            let ran = locked.run(args);
+            assert_eq!(ran.code, 0, "{args:?} {ran:?}");
+            assert!(!ran.out.is_empty(), "{args:?}");
+            let told = ran.err.contains("is read as it lies");
+            assert_eq!(told, mode == "WAL", "{args:?} {ran:?}");
+        }
+        let ran = locked.run(&["check", "till.db", "--json"]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert_eq!(locked.image(), before);
+        // What writes is refused in one line, and writes nothing.
+        for args in [
+            &["cancel", "till.db", "S-1"][..],
+            &["pause", "till.db", "sales"],
+            &["drain", "till.db", "--config", "outbox.toml"],
+            &["compact", "till.db"],
+        ] {
+            locked.run(args).failed(1, "");
+        }
+        assert_eq!(locked.image(), before);
+    }
+}
+
+#[test]
+fn a_log_beside_it_is_read_where_it_can_be_and_else_the_way_out_is_told() {
+    let desk = till();
+    // Held open, so that the log stays.
+    let conn = desk.sql();
+    conn.execute_batch("UPDATE outbox SET recipient = 'in the log'")
+        .unwrap();
+    // Its index may be read: the log counts.
+    let locked = Locked::new(desk);
+    let ran = locked.run(&["show", "till.db", "S-1", "--json"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.json()["recipient"], "in the log");
+    // Without it, an answer from the file alone would be out of date.
+    set_permissions(
+        locked.desk.path("till.db-shm"),
+        Permissions::from_mode(0o000),
+    )
+    .unwrap();
+    let ran = locked.run(&["show", "till.db", "S-1"]);
+    ran.failed(1, "at a copy of the file together with its -wal");
+    drop(conn);
+}
+
+#[test]
+fn a_file_that_may_not_even_be_read_is_one_line() {
+    let locked = Locked::new(till());
+    set_permissions(locked.desk.path("till.db"), Permissions::from_mode(0o000)).unwrap();
+    locked
+        .run(&["status", "till.db"])
+        .failed(1, "may not be read by this user");
+}
