@@ -58,7 +58,7 @@ impl Outbox {
                 Err(error) => return Err(error),
             }
         }
-        found.extend(storage(&info));
+        found.extend(storage(&info, rusqlite::version_number()));
         found.sort_by_key(|it| std::cmp::Reverse(it.severity));
         Ok(found)
     }
@@ -317,7 +317,7 @@ fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
     })
 }
 
-fn storage(info: &FileInfo) -> Vec<Finding> {
+fn storage(info: &FileInfo, sqlite: i32) -> Vec<Finding> {
     let wal = info.journal_mode == "wal";
     let mut found = vec![match wal {
         true => Finding::new(
@@ -340,7 +340,7 @@ fn storage(info: &FileInfo) -> Vec<Finding> {
              with FULL a power cut may take back its last commit, the sale and its message together",
         ),
     }];
-    if wal && WAL_RESET.contains(&rusqlite::version_number()) {
+    if wal && WAL_RESET.contains(&sqlite) {
         found.push(Finding::new(
             Warning,
             "sqlite_version",
@@ -376,4 +376,25 @@ fn storage(info: &FileInfo) -> Vec<Finding> {
         found.push(finding.command(["compact"]));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sqlite_that_may_lose_commits_of_a_log_is_named() {
+        let told = |mode: &str, sqlite| {
+            let info = FileInfo {
+                journal_mode: mode.into(),
+                ..FileInfo::default()
+            };
+            let found = storage(&info, sqlite);
+            found.iter().any(|it| it.code == "sqlite_version")
+        };
+        assert!(told("wal", 3_040_001) && told("wal", 3_051_002));
+        assert!(!told("wal", 3_051_003) && !told("delete", 3_040_001));
+        #[cfg(feature = "bundled")]
+        assert!(!told("wal", rusqlite::version_number()), "what we ship");
+    }
 }

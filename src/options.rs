@@ -151,7 +151,8 @@ impl Options {
     }
 
     /// Opens an outbox that is there for a look: every call that writes fails, and it works where
-    /// this user may write neither the file nor its folder.
+    /// this user may write neither the file nor its folder, and where a newer program forbids
+    /// writers as old as this one.
     ///
     /// A file with a write-ahead log that nobody has open, in a folder that cannot be written, is
     /// read as it lies, without locks: whatever another program writes meanwhile may be missed. If

@@ -44,6 +44,14 @@ pub(crate) fn install(conn: &mut Connection, path: &Path, create: bool) -> Resul
     Ok(tx.commit()?)
 }
 
+/// Makes sure that the outbox in the file can be read. Columns are only added, so one of the future
+/// can, even where it forbids writers as old as this program.
+pub(crate) fn check_readable(conn: &Connection, path: &Path) -> Result<()> {
+    let mut found = look(conn)?;
+    found.min_writer = 0;
+    found.ready(path, false).map(drop)
+}
+
 fn write(conn: &Connection, found: Option<i64>, steps: &[Step]) -> Result<()> {
     let Some(found) = found else {
         return Ok(conn.execute_batch(SCHEMA)?);

@@ -161,6 +161,9 @@ impl Opener {
     }
 
     fn furnish(&self, conn: &mut Connection, create: bool) -> Result<()> {
+        if self.access == Access::Look {
+            return schema::check_readable(conn, &self.path);
+        }
         if create {
             write_ahead(conn)?;
         }

@@ -7,6 +7,7 @@ mod curl;
 mod drain;
 mod failures;
 mod files;
+mod hostile;
 mod look;
 mod mend;
 mod operate;

@@ -155,4 +155,14 @@ fn a_newer_schema_is_refused_by_name() {
         .unwrap();
     let ran = desk.run(["enqueue", "till.db", "--channel", "sales", "{}"]);
     ran.failed(1, "schema 9");
+    desk.run(["pause", "till.db", "sales", "--force"])
+        .failed(1, "this program knows 1");
+    // A look is none of a writer's business.
+    for look in [
+        &["status", "till.db"][..],
+        &["why", "till.db"],
+        &["list", "till.db"],
+    ] {
+        assert_eq!(desk.run(look).code, 0, "{look:?}");
+    }
 }

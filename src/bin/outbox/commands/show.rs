@@ -1,9 +1,12 @@
 //! `outbox show`: one message, with everything that is known of it.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use sqlite_outbox::{Attempt, AuditEntry, Conflict, Entry};
 
 use super::entry::Row;
+use super::sink::shown;
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, ago, brief, count, exact, now};
 
@@ -97,7 +100,7 @@ fn fields(entry: &Entry, now: i64, out: &mut Out) -> anyhow::Result<()> {
     field("ordering key", entry.ordering_key.clone())?;
     field("principal", entry.principal.clone())?;
     field("content type", Some(entry.content_type.clone()))?;
-    field("headers", entry.headers.clone())?;
+    field("headers", entry.headers.as_deref().map(without_credentials))?;
     field("created", moment(Some(entry.created_at)))?;
     field("available", moment(entry.available_at))?;
     field("expires", moment(entry.expires_at))?;
@@ -108,6 +111,18 @@ fn fields(entry: &Entry, now: i64, out: &mut Out) -> anyhow::Result<()> {
     field("settled", moment(entry.settled_at))?;
     field("provider id", entry.provider_id.clone())?;
     field("answer", entry.answer.clone())
+}
+
+/// Headers as they are stored, but for the values of those that speak of credentials: foreign
+/// hands may have put some there.
+fn without_credentials(stored: &str) -> String {
+    let Ok(mut headers) = serde_json::from_str::<BTreeMap<String, String>>(stored) else {
+        return stored.into();
+    };
+    for (name, value) in &mut headers {
+        *value = shown(&name.to_ascii_lowercase(), value);
+    }
+    serde_json::to_string(&headers).unwrap_or_default()
 }
 
 /// An error stands where it is first seen, not at every attempt that failed in the same way.

@@ -135,7 +135,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
 }
 
 /// The header's value, unless it is a credential.
-fn shown(name: &str, value: &str) -> String {
+pub(super) fn shown(name: &str, value: &str) -> String {
     let secret = [
         "authorization",
         "cookie",
