@@ -1,22 +1,45 @@
 #!/usr/bin/env python3
 """A captured terminal pane as an SVG that follows the reader's light or dark mode.
 
-    tmux capture-pane -e -p -t PANE | python3 docs/pane-to-svg.py > docs/watch.svg
+docs/watch.svg is made so, from a real run. In one terminal a till with trouble:
+
+    outbox init till.db
+    outbox sink --port 8081 --mood slow --delay 150ms &
+    outbox sink --port 8082 --mood reject &
+    printf '[channel.default]\\nurl = "http://127.0.0.1:8081/erp/{channel}"\\n' > outbox.toml
+    printf '[channel.returns]\\nurl = "http://127.0.0.1:8082/returns"\\n' >> outbox.toml
+    printf '[channel.mail]\\nurl = "http://127.0.0.1:8083/send"\\n' >> outbox.toml  # nobody listens
+    for n in 0 1 2; do outbox enqueue till.db --channel returns --key R-2207$n {}; done
+    for n in $(seq 14); do outbox enqueue till.db --channel mail --key mail-31$n {}; done
+    for n in $(seq 6); do outbox enqueue till.db --channel labels --key L-$n {}; done
+    outbox pause till.db labels --reason 'printer is being moved'
+    outbox run till.db --config outbox.toml -q &
+    for n in $(seq 104522 106000); do
+        outbox enqueue till.db --channel sales --key S-$n {}
+        [ $((n % 50)) = 0 ] && sleep 1.5
+    done
+
+and beside it the view, captured while the sales go through:
+
+    tmux new-session -d -s view -x 96 -y 26 'outbox watch till.db --every 500ms'
+    sleep 45
+    tmux capture-pane -e -p -t view | python3 docs/pane-to-svg.py > docs/watch.svg
 """
 import re
 import sys
 from html import escape
 
 WIDTH, HEIGHT, MARGIN = 8.4, 18, 12  # of a character at 14 px, and around all
-COLOURS = {31: "red", 32: "green", 36: "cyan"}
+COLOURS = {31: "red", 32: "green", 35: "magenta", 36: "cyan"}
 STYLE = """
   text { font: 14px 'DejaVu Sans Mono', Menlo, Consolas, monospace; fill: #1f2328 }
   .back { fill: #ffffff; stroke: #d1d9e0 } .bar { fill: #1f2328 }
   .red { fill: #c62828 } .green { fill: #1a7f37 } .cyan { fill: #1b7c83 }
-  .bold { font-weight: bold } .dim { opacity: .65 } .reverse { fill: #ffffff }
+  .magenta { fill: #8250df }
+  .bold { font-weight: bold } .reverse { fill: #ffffff }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3 } .back { fill: #0d1117; stroke: #3d444d } .bar { fill: #e6edf3 }
-    .red { fill: #ff7b72 } .green { fill: #3fb950 } .cyan { fill: #39c5cf } .reverse { fill: #0d1117 }
+    .red { fill: #ff7b72 } .green { fill: #3fb950 } .cyan { fill: #39c5cf } .magenta { fill: #d2a8ff } .reverse { fill: #0d1117 }
   }
 """
 
@@ -33,11 +56,10 @@ def runs(line, state):
         for code in map(int, (codes or "0").split(";")):
             if code == 0:
                 state.clear()
-            elif code in (1, 2, 7):
-                state[code] = {1: "bold", 2: "dim", 7: "reverse"}[code]
+            elif code in (1, 7):
+                state[code] = {1: "bold", 7: "reverse"}[code]
             elif code in (22, 27):
-                for it in {22: (1, 2), 27: (7,)}[code]:
-                    state.pop(it, None)
+                state.pop({22: 1, 27: 7}[code], None)
             elif 30 <= code <= 39:
                 state["colour"] = COLOURS.get(code)
 

@@ -98,6 +98,7 @@ fn no_control_character_of_a_message_reaches_the_terminal() {
         ("export", &[]),
         ("export", &["--channel", EVIL]),
         ("bundle", &["support.json", "--config", "outbox.toml"]),
+        ("bundle", &["-", "--config", "outbox.toml"]),
         ("bundle", &[EVIL]),
         ("backup", &[EVIL]),
         ("retry", &["1", "--dry-run"]),
@@ -179,7 +180,8 @@ fn an_exit_code_holds_when_nobody_reads() {
 }
 
 /// Commands that print more than any pipe holds.
-const LONG: [&[&str]; 9] = [
+const LONG: [&[&str]; 10] = [
+    &["bundle", "till.db", "-"],
     &["list", "till.db"],
     &["list", "till.db", "--json", "--newest"],
     &["export", "till.db"],

@@ -8,7 +8,7 @@ use sqlite_outbox::{Dispatcher, FileInfo, Finding, Outbox, Severity};
 
 use super::curl::quoted;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, Tone, age, bytes, now, scrub, unless_closed};
+use crate::output::{Out, Tone, age, bytes, count, now, scrub, unless_closed};
 use crate::settings::{self, Loaded};
 
 /// Look for all that is wrong with the file, outbox and settings
@@ -273,16 +273,20 @@ fn print(findings: &[Finding], info: &FileInfo, db: &Path, out: &mut Out) -> any
         bytes(info.bytes),
         bytes(info.wal_bytes),
         bytes(info.free_bytes()),
-        scrub(&info.journal_mode),
+        info.journal_mode,
         info.schema_version,
-        scrub(&info.sqlite)
+        info.sqlite
     );
     out.line("")?;
-    out.line(file)?;
-    match findings.iter().filter(|it| it.needs_person()).count() {
-        0 => out.line(out.paint(Tone::Good, "nothing needs a person")),
-        count => out.line(format!("needs a person: {count}")),
-    }
+    out.paragraph("", Tone::Plain, &file)?;
+    let (tone, text) = match findings.iter().filter(|it| it.needs_person()).count() {
+        0 => (Tone::Good, "nothing needs a person".into()),
+        number => {
+            let finding = count(number as u64, "finding needs", "findings need");
+            (Tone::Bad, format!("{finding} a person"))
+        }
+    };
+    out.line(out.paint(tone, &text))
 }
 
 #[cfg(test)]

@@ -9,13 +9,12 @@ use serde::Serialize;
 use sqlite_outbox::{
     Cancel, ChannelReport, ChannelState, DrainReport, Ended, Reason, Status, Tally, WhyGroup,
 };
-use terminal_size::terminal_size_of;
 
 use super::status;
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::logger::{self, Loudness, Role};
 use crate::output::{
-    Column, Out, Table, Tone, age, brief, count, per_second, thousands, unless_closed,
+    Column, Out, Table, Tone, age, brief, count, error_width, per_second, thousands, unless_closed,
 };
 use crate::settings::{self, Loaded};
 use crate::signals::Signals;
@@ -139,7 +138,7 @@ impl Bar {
             return Self(bar);
         }
         bar.set_length(unsent().unwrap_or(0));
-        if let Ok(style) = ProgressStyle::with_template(&template(width())) {
+        if let Ok(style) = ProgressStyle::with_template(&template(error_width().unwrap_or(80))) {
             bar.set_style(style.with_key("pace", pace));
         }
         Self(bar)
@@ -169,11 +168,6 @@ fn template(width: usize) -> String {
         0..8 => numbers.into(),
         room => format!("{{bar:{}}} {numbers}", room.min(24)),
     }
-}
-
-/// Columns of the terminal behind standard error.
-fn width() -> usize {
-    terminal_size_of(std::io::stderr()).map_or(80, |(it, _)| usize::from(it.0))
 }
 
 /// `  1,244/s, 12 s left`, once something has gone out.

@@ -72,7 +72,7 @@ fn status_fits_any_terminal_and_says_what_needs_a_person() {
         for part in [
             "1,201 messages waiting, oldest ",
             "1 dead letter and 1 conflict",
-            "What to do: outbox why till.db",
+            "What to do:   outbox why till.db   outbox conflicts till.db",
         ] {
             assert!(text.contains(part), "{width} {part}: {text}");
         }

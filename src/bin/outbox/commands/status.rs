@@ -8,7 +8,7 @@ use sqlite_outbox::{ChannelState, ChannelStats, Counts, Stats};
 
 use super::curl::quoted;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Column, Out, Table, Tone, age, ago, brief, count, scrub, unless_closed};
+use crate::output::{Column, Out, Table, Tone, age, ago, brief, count, unless_closed};
 
 /// Show what is waiting, for how long, and why
 #[derive(Debug, Args)]
@@ -144,10 +144,14 @@ pub(super) fn print(stats: &Stats, path: &Path, out: &mut Out) -> anyhow::Result
         out.paragraph("", Tone::Bad, &text)?;
     }
     // Whatever waits or does not move has a reason.
-    if stats.total.unsent() > 0 || !blank || for_a_person(stats).is_some() {
-        out.line("")?;
-        let path = path.to_string_lossy();
-        out.line(format!("What to do: outbox why {}", scrub(&quoted(&path))))?;
+    let why = stats.total.unsent() > 0 || stats.total.dead > 0 || !blank;
+    let next = [(why, "why"), (stats.conflicts > 0, "conflicts")];
+    if next.iter().any(|it| it.0) {
+        out.line("\nWhat to do:")?;
+    }
+    let path = quoted(&path.to_string_lossy());
+    for (_, command) in next.into_iter().filter(|it| it.0) {
+        out.text(&format!("  outbox {command} {path}"))?;
     }
     Ok(())
 }

@@ -228,9 +228,19 @@ pub(crate) fn bytes(number: u64) -> String {
     format!("{number} B")
 }
 
-/// A line for a person beside the output proper.
+/// A line for a person beside the output proper; several on a narrow terminal.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(io::stderr(), "note: {}", scrub(text));
+    let mut first = "note: ";
+    let room = error_width().map_or(usize::MAX, |it| it.saturating_sub(first.len()));
+    for line in wrap(&scrub(text), room) {
+        let _ = writeln!(io::stderr(), "{first}{line}");
+        first = "      ";
+    }
+}
+
+/// Columns of the terminal behind standard error; `None` where there is none.
+pub(crate) fn error_width() -> Option<usize> {
+    terminal_size::terminal_size_of(io::stderr()).map(|(it, _)| usize::from(it.0))
 }
 
 /// Control characters, and those that turn the direction of writing, could take over a terminal

@@ -99,13 +99,14 @@ fn chart(sheet: &mut Sheet, model: &Model, lists: usize, room: usize) {
         ..2 => return,
         rows => rows.min(if room < 32 { 3 } else { 6 }),
     };
-    let span = model.total.span(sheet.width);
-    let seen = model.total.depths().rev().take(sheet.width).max();
-    let text = match span {
+    let most = model.total.depths().rev().take(sheet.width).max();
+    let Some(most) = most.filter(|it| *it > 0) else {
+        return;
+    };
+    let text = match model.total.span(sheet.width) {
         Duration::ZERO => "UNSENT OVER TIME".into(),
         span => {
             let span = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
-            let most = seen.unwrap_or_default();
             format!("UNSENT over the last {}, {most} at most", age(span))
         }
     };
