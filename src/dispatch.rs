@@ -1,9 +1,13 @@
 //! The seam to the outside world: what a transport gets and what it answers.
 
+mod run;
+
 use std::borrow::Cow;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+
+pub(crate) use run::Queue;
+pub use run::Run;
 
 /// One message on its way out, as a [`Dispatcher`] sees it.
 ///
@@ -108,103 +112,6 @@ where
     fn dispatch(&self, delivery: &Delivery) -> anyhow::Result<Outcome> {
         self(delivery)
     }
-}
-
-/// Several messages of one ordering key for one worker, in order; or a single message.
-///
-/// The run ends early when a message was not delivered (nothing may overtake it), when its lease
-/// has run out, or when the outbox is stopping; what was not handed out is given back uncharged.
-pub struct Run<'a> {
-    waiting: VecDeque<Delivery>,
-    /// Handed out and not settled yet, in order.
-    out: VecDeque<Delivery>,
-    may_send: &'a mut dyn FnMut(&Delivery) -> bool,
-    report: &'a mut dyn FnMut(Delivery, Option<Outcome>),
-}
-
-impl std::fmt::Debug for Run<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Run")
-            .field("out", &self.out.len())
-            .field("waiting", &self.waiting.len())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<'a> Run<'a> {
-    pub(crate) fn new(
-        deliveries: impl IntoIterator<Item = Delivery>,
-        may_send: &'a mut dyn FnMut(&Delivery) -> bool,
-        report: &'a mut dyn FnMut(Delivery, Option<Outcome>),
-    ) -> Self {
-        Self {
-            waiting: deliveries.into_iter().collect(),
-            out: VecDeque::new(),
-            may_send,
-            report,
-        }
-    }
-
-    /// The next message to send, if the run may go on.
-    #[allow(clippy::should_implement_trait)] // lends, so it cannot be an Iterator
-    pub fn next(&mut self) -> Option<&Delivery> {
-        self.next_batch(1);
-        self.out.front()
-    }
-
-    /// The next messages to put into one request, `most` at most, in order; none when the run may
-    /// not go on. Each of them is then settled, in the same order.
-    ///
-    /// What was handed out before and not settled counts as failed.
-    pub fn next_batch(&mut self, most: usize) -> &[Delivery] {
-        while !self.out.is_empty() {
-            self.settle(Err(unsaid()));
-        }
-        while self.out.len() < most
-            && let Some(next) = self.waiting.pop_front()
-        {
-            if !(self.may_send)(&next) {
-                self.waiting.push_front(next);
-                self.give_back();
-                break;
-            }
-            self.out.push_back(next);
-        }
-        self.out.make_contiguous()
-    }
-
-    /// Says what happened to the first message that was handed out and not settled yet.
-    pub fn settle(&mut self, outcome: anyhow::Result<Outcome>) {
-        let Some(delivery) = self.out.pop_front() else {
-            return;
-        };
-        let outcome = outcome
-            .unwrap_or_else(|error| Outcome::Retry(Failure::new("unknown", format!("{error:#}"))));
-        let delivered = matches!(outcome, Outcome::Delivered(_));
-        (self.report)(delivery, Some(outcome));
-        if !delivered {
-            self.give_back();
-        }
-    }
-
-    fn give_back(&mut self) {
-        for delivery in self.waiting.drain(..) {
-            (self.report)(delivery, None);
-        }
-    }
-}
-
-impl Drop for Run<'_> {
-    fn drop(&mut self) {
-        while !self.out.is_empty() {
-            self.settle(Err(unsaid()));
-        }
-        self.give_back();
-    }
-}
-
-fn unsaid() -> anyhow::Error {
-    anyhow::anyhow!("the dispatcher did not say what happened")
 }
 
 /// What happened to one attempt.
@@ -408,8 +315,7 @@ impl Dispatcher for Router {
     }
 
     fn dispatch_run(&self, run: &mut Run<'_>) {
-        let channel = run.waiting.front().map(|it| it.channel.clone());
-        if let Some(dispatcher) = channel.and_then(|it| self.find(&it)) {
+        if let Some(dispatcher) = run.channel().and_then(|it| self.find(it)) {
             dispatcher.dispatch_run(run);
         }
     }

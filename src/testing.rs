@@ -25,19 +25,22 @@
 //! # }
 //! ```
 
+mod inline;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::clock::{Clock, Instant, millis};
-use crate::dispatch::{Delivery, Dispatcher, Outcome, Run};
-use crate::drain::{ClaimedRun, Drainer, Report, Told};
+use crate::clock::{Clock, millis};
+use crate::dispatch::{Delivery, Dispatcher, Outcome};
 use crate::entry::{Entry, Filter};
 use crate::error::Result;
 use crate::observer::Event;
 use crate::outbox::Outbox;
 use crate::settings::Settings;
+
+pub use inline::{Call, Inline, Step};
 
 /// A clock that moves only by hand. Clones show the same time.
 #[derive(Debug, Clone)]
@@ -205,108 +208,5 @@ impl Dispatcher for Script {
         seen.push(delivery.clone());
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(answers.pop_front().unwrap_or_else(Outcome::delivered))
-    }
-}
-
-/// A drain in the calling thread, by the same code as every other. Dropping it is a crash: what it
-/// had claimed waits for its lease to end.
-#[derive(Debug)]
-pub struct Inline {
-    drainer: Drainer,
-    clock: Arc<dyn Clock>,
-    reports: Vec<Report>,
-}
-
-/// What one step did.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Step {
-    /// What happened, in order.
-    pub events: Vec<Event>,
-    /// Messages that were sent in this step; their outcome is recorded by the next one.
-    pub dispatched: usize,
-    /// How long nothing more needs to be done.
-    pub wait: Duration,
-    /// Nothing is due, under way, or claimed by anyone else.
-    pub idle: bool,
-}
-
-impl Inline {
-    /// A drain with its own connection, as in a process of its own.
-    pub fn new(outbox: &Outbox, settings: Settings) -> Result<Self> {
-        let shared = outbox.shared();
-        Ok(Self {
-            drainer: shared.drainer(&settings)?,
-            clock: shared.clock(),
-            reports: Vec::new(),
-        })
-    }
-
-    /// Draws its delays and their jitter from this seed on, so that a run of a test can be replayed.
-    pub fn seeded(mut self, seed: u64) -> Self {
-        self.drainer.seed(seed);
-        self
-    }
-
-    /// As [`Pump::wake`](crate::Pump::wake).
-    pub fn wake(&mut self) {
-        self.drainer.wake(false);
-    }
-
-    /// One cycle: records what the last step sent, claims, and sends what it claimed.
-    pub fn step(&mut self, dispatcher: &dyn Dispatcher) -> Result<Step> {
-        let cycle = self.drainer.cycle(dispatcher, self.reports.drain(..));
-        if let Some(error) = cycle.error {
-            return Err(error);
-        }
-        let mut dispatched = 0;
-        for run in cycle.runs {
-            dispatched += run.deliveries.len();
-            self.send(run, dispatcher);
-        }
-        Ok(Step {
-            events: cycle.events,
-            dispatched,
-            wait: cycle.wait,
-            idle: cycle.idle,
-        })
-    }
-
-    /// Steps until nothing more can be done at this moment of the clock. Returns what happened.
-    pub fn until_idle(&mut self, dispatcher: &dyn Dispatcher) -> Result<Vec<Event>> {
-        let mut events = Vec::new();
-        loop {
-            let step = self.step(dispatcher)?;
-            events.extend(step.events);
-            if step.dispatched == 0 && self.drainer.is_empty() && !step.wait.is_zero() {
-                return Ok(events);
-            }
-        }
-    }
-
-    fn send(&mut self, run: ClaimedRun, dispatcher: &dyn Dispatcher) {
-        let ClaimedRun {
-            number,
-            lease,
-            deliveries,
-            ..
-        } = run;
-        let clock = &self.clock;
-        let reports = &mut self.reports;
-        let mut may_send =
-            |delivery: &Delivery| lease.allows(delivery, Instant::read(clock.as_ref()));
-        let mut report = |delivery: Delivery, outcome: Option<Outcome>| {
-            reports.push(Report {
-                run: number,
-                id: delivery.id,
-                claims: i64::from(delivery.attempt),
-                elapsed_ms: 0,
-                told: match outcome {
-                    Some(outcome) => Told::Outcome(Box::new(delivery), outcome),
-                    None => Told::Released,
-                },
-            });
-        };
-        dispatcher.dispatch_run(&mut Run::new(deliveries, &mut may_send, &mut report));
     }
 }

@@ -43,6 +43,7 @@ mod retention;
 mod server;
 mod settled;
 mod shim;
+mod simulation;
 mod sql_contract;
 mod store;
 mod tidy;

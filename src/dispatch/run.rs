@@ -1,0 +1,145 @@
+//! What one worker gets to send, and how far it is.
+
+use std::collections::VecDeque;
+
+use crate::dispatch::{Delivery, Failure, Outcome};
+
+/// Several messages of one ordering key for one worker, in order; or a single message.
+///
+/// The run ends early when a message was not delivered (nothing may overtake it), when its lease
+/// has run out, or when the outbox is stopping; what was not handed out is given back uncharged.
+pub struct Run<'a> {
+    queue: Queue,
+    may_send: &'a mut dyn FnMut(&Delivery) -> bool,
+    report: &'a mut dyn FnMut(Delivery, Option<Outcome>),
+}
+
+/// What a run has not settled yet.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    waiting: VecDeque<Delivery>,
+    /// Handed out, in order.
+    out: VecDeque<Delivery>,
+}
+
+impl Queue {
+    pub(crate) fn new(deliveries: impl IntoIterator<Item = Delivery>) -> Self {
+        Self {
+            waiting: deliveries.into_iter().collect(),
+            out: VecDeque::new(),
+        }
+    }
+
+    /// Whether nothing of it is handed out.
+    pub(crate) fn is_home(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.out.is_empty()
+    }
+}
+
+impl std::fmt::Debug for Run<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Run")
+            .field("out", &self.queue.out.len())
+            .field("waiting", &self.queue.waiting.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(
+        deliveries: impl IntoIterator<Item = Delivery>,
+        may_send: &'a mut dyn FnMut(&Delivery) -> bool,
+        report: &'a mut dyn FnMut(Delivery, Option<Outcome>),
+    ) -> Self {
+        Self::go_on(Queue::new(deliveries), may_send, report)
+    }
+
+    /// The rest of a run that was paused.
+    pub(crate) fn go_on(
+        queue: Queue,
+        may_send: &'a mut dyn FnMut(&Delivery) -> bool,
+        report: &'a mut dyn FnMut(Delivery, Option<Outcome>),
+    ) -> Self {
+        Self {
+            queue,
+            may_send,
+            report,
+        }
+    }
+
+    /// Takes out what is not settled, to go on with it later.
+    pub(crate) fn pause(&mut self) -> Queue {
+        std::mem::take(&mut self.queue)
+    }
+
+    /// The channel of what is left of it.
+    pub(super) fn channel(&self) -> Option<&str> {
+        let next = self.queue.waiting.front();
+        next.map(|it| it.channel.as_str())
+    }
+
+    /// The next message to send, if the run may go on.
+    #[allow(clippy::should_implement_trait)] // lends, so it cannot be an Iterator
+    pub fn next(&mut self) -> Option<&Delivery> {
+        self.next_batch(1);
+        self.queue.out.front()
+    }
+
+    /// The next messages to put into one request, `most` at most, in order; none when the run may
+    /// not go on. Each of them is then settled, in the same order.
+    ///
+    /// What was handed out before and not settled counts as failed.
+    pub fn next_batch(&mut self, most: usize) -> &[Delivery] {
+        while !self.queue.out.is_empty() {
+            self.settle(Err(unsaid()));
+        }
+        while self.queue.out.len() < most
+            && let Some(next) = self.queue.waiting.pop_front()
+        {
+            if !(self.may_send)(&next) {
+                self.queue.waiting.push_front(next);
+                self.give_back();
+                break;
+            }
+            self.queue.out.push_back(next);
+        }
+        self.queue.out.make_contiguous()
+    }
+
+    /// Says what happened to the first message that was handed out and not settled yet.
+    pub fn settle(&mut self, outcome: anyhow::Result<Outcome>) {
+        let Some(delivery) = self.queue.out.pop_front() else {
+            return;
+        };
+        let outcome = outcome
+            .unwrap_or_else(|error| Outcome::Retry(Failure::new("unknown", format!("{error:#}"))));
+        let delivered = matches!(outcome, Outcome::Delivered(_));
+        (self.report)(delivery, Some(outcome));
+        if !delivered {
+            self.give_back();
+        }
+    }
+
+    fn give_back(&mut self) {
+        for delivery in self.queue.waiting.drain(..) {
+            (self.report)(delivery, None);
+        }
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        while !self.queue.out.is_empty() {
+            self.settle(Err(unsaid()));
+        }
+        self.give_back();
+    }
+}
+
+fn unsaid() -> anyhow::Error {
+    anyhow::anyhow!("the dispatcher did not say what happened")
+}

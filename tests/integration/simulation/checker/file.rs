@@ -1,0 +1,287 @@
+//! What may become of a row, and by whom.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::{Checked, Checker, Message, P1, P2, P3, P4, Violation};
+use crate::simulation::fuse::LIMIT;
+use crate::simulation::history::{Change, Row, Status, Who};
+
+/// A lease, and the furthest any lease may reach.
+const LEASE: i64 = 30_000;
+const HORIZON: i64 = 1_200_000;
+/// No honest clock reads less: 2026-01-01.
+const HONEST: i64 = 1_767_225_600_000;
+/// A stale claim must be seen twice, so far apart, before it is taken back.
+const SEEN_TWICE: i64 = 2_000;
+
+/// What one transaction did to messages.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// As they were before.
+    pub(super) before: BTreeMap<i64, Message>,
+    pub(super) claimed: Vec<i64>,
+    /// Codes and charges of attempts that failed.
+    pub(super) failed: BTreeMap<i64, (String, i64)>,
+    pub(super) settled: usize,
+    pub(super) expired: usize,
+}
+
+impl<'a> Checker<'a> {
+    /// Takes the changes of a transaction into the model.
+    pub(super) fn apply(&mut self, changes: &'a [Change], who: Who) -> Result<Batch, Violation> {
+        let mut batch = Batch::default();
+        let mut lost = HashSet::new();
+        for change in changes {
+            if let Change::Attempt(id, code, nth) = change {
+                match code.as_str() {
+                    "lost" => drop(lost.insert(*id)),
+                    "interrupted" => {}
+                    _ => drop(batch.failed.insert(*id, (code.clone(), *nth))),
+                }
+            }
+        }
+        for change in changes {
+            match change {
+                Change::New(row) => self.arrives(row, who)?,
+                Change::Row(row) => {
+                    let Some(old) = self.messages.get(&row.id).cloned() else {
+                        return self.broken(P1, format!("message {} is not known", row.id));
+                    };
+                    batch.before.entry(row.id).or_insert_with(|| old.clone());
+                    self.becomes(&old, row, who, lost.contains(&row.id), &mut batch)?;
+                }
+                Change::Gone(id) => {
+                    return self.broken(P1, format!("message {id} is gone"));
+                }
+                Change::Attempt(..) | Change::Channel(..) => {}
+            }
+        }
+        Ok(batch)
+    }
+
+    fn arrives(&mut self, row: &Row, who: Who) -> Checked {
+        self.demand(who == Who::App, P1, || format!("{who:?} enqueued {row:?}"))?;
+        let name = (row.channel.clone(), row.key.clone());
+        if let Some(holder) = self.keys.insert(name, row.id) {
+            return self.broken(P3, format!("the key of {} belongs to {holder}", row.id));
+        }
+        if let Some(lane) = lane(row) {
+            self.lanes.entry(lane.clone()).or_default().insert(row.id);
+            self.unheard.entry(lane).or_default().insert(row.id);
+        }
+        let message = Message {
+            row: row.clone(),
+            holder: None,
+            batch: 0,
+            revived: 0,
+            budgets: 0,
+            first_charge: None,
+        };
+        self.messages.insert(row.id, message);
+        Ok(())
+    }
+
+    fn becomes(
+        &mut self,
+        old: &Message,
+        row: &Row,
+        who: Who,
+        lost: bool,
+        batch: &mut Batch,
+    ) -> Checked {
+        use Status::{Cancelled, Dead, Expired, Pending, Sending, Sent, Waiting};
+        let was = &old.row;
+        let what = || format!("{who:?} made {was:?} {row:?}");
+        self.identity_stays(was, row, who)?;
+        let wall = self.history[self.at].at.now();
+        let drain = matches!(who, Who::Life(_));
+        let mine = drain && who == old.holder.map_or(Who::World, Who::Life);
+        let known = self.delivered.contains(&(row.id, row.message_id.clone()));
+        match (was.status, row.status) {
+            (Pending | Waiting, Sending) => {
+                self.demand(drain && row.claims == was.claims + 1, P3, what)?;
+                let early = row.available.is_some_and(|it| it > wall) && !self.set_back;
+                self.demand(!early, P1, || format!("before its time: {}", what()))?;
+                let over = row.expires.is_some_and(|it| it <= wall);
+                self.demand(!over, P1, || format!("after its time: {}", what()))?;
+                self.demand(row.due <= wall + LEASE, P3, || format!("lease: {}", what()))?;
+                self.demand(was.due <= wall, P2, || format!("not due: {}", what()))?;
+                batch.claimed.push(row.id);
+            }
+            (Sending, Sending) => {
+                let noted = was.settled.is_none() && row.settled.is_some() && known;
+                self.demand(mine || noted, P3, what)?;
+            }
+            (Sending, Pending | Waiting) => {
+                match lost {
+                    true => self.taken_back(old, who, what)?,
+                    false => self.demand(mine, P3, || format!("not its claim: {}", what()))?,
+                }
+                batch.settled += usize::from(!lost);
+            }
+            (Sending, Sent) => {
+                self.demand(known, P1, || format!("nobody took it: {}", what()))?;
+                // Whoever took the claim back found that an earlier holder had delivered it.
+                if !mine && was.lane.is_some() {
+                    self.demand(was.settled.is_some(), P4, || {
+                        format!("its lane: {}", what())
+                    })?;
+                    self.taken_back(old, who, what)?;
+                }
+                self.figures.count("late answers", u64::from(!mine));
+                batch.settled += 1;
+            }
+            (_, Sent) if was.status != Sent => {
+                self.figures.count("late answers", 1);
+                self.demand(drain && known, P1, || format!("nobody took it: {}", what()))?;
+            }
+            (Sending, Dead) => {
+                self.demand(mine, P3, || format!("not its claim: {}", what()))?;
+                self.figures.count("died", 1);
+                batch.settled += 1;
+            }
+            (Pending | Waiting, Expired) => {
+                let over = row.expires.is_some_and(|it| it <= wall);
+                self.demand(drain && over, P1, what)?;
+                self.figures.count("expired", 1);
+                batch.expired += 1;
+            }
+            (Pending | Waiting | Dead, Cancelled) => {
+                self.demand(who == Who::Operator, P1, what)?;
+                self.figures.count("cancelled", 1);
+            }
+            (Dead | Expired | Cancelled, Pending | Waiting) => {
+                self.demand(who == Who::Operator, P1, what)?;
+                self.figures.count("revived", 1);
+            }
+            (Pending | Waiting, Pending | Waiting) => {}
+            (now, then) if now == then => {}
+            _ => return self.broken(P1, what()),
+        }
+        self.attempts_are_charged(old, row, who, batch)?;
+        self.remember(old, row, who);
+        Ok(())
+    }
+
+    /// The same key and the same bytes, whatever happens, but for what a person or the application
+    /// changed before anybody can have seen it.
+    fn identity_stays(&self, was: &Row, row: &Row, who: Who) -> Checked {
+        let what = || format!("{who:?} made {was:?} {row:?}");
+        let place = |it: &Row| (it.channel.clone(), it.key.clone(), it.lane.clone());
+        self.demand(place(was) == place(row), P4, what)?;
+        let claims = row.claims == was.claims
+            || row.claims == was.claims + 1 && row.status == Status::Sending;
+        self.demand(claims, P3, || format!("the fence: {}", what()))?;
+        if was.message_id != row.message_id {
+            self.demand(who == Who::Operator, P3, || {
+                format!("its identity: {}", what())
+            })?;
+        } else if was.payload != row.payload {
+            let unseen = who == Who::App && was.claims == 0;
+            self.demand(unseen, P3, || format!("its bytes: {}", what()))?;
+        }
+        Ok(())
+    }
+
+    /// Only from who is gone, hangs, or lets a call run on for too long.
+    fn taken_back(&mut self, old: &Message, who: Who, what: impl Fn() -> String) -> Checked {
+        let (Who::Life(taker), Some(holder)) = (who, old.holder) else {
+            return self.broken(P3, what());
+        };
+        self.figures.count("taken back", 1);
+        let now = self.history[self.at].at;
+        let wall = now.now();
+        let due = old.row.due;
+        let stale = due <= wall || due > wall + HORIZON;
+        self.demand(stale, P3, || format!("a living lease is taken: {}", what()))?;
+        let overdue = self.open.iter().any(|(request, begun)| {
+            let limit = i64::try_from(LIMIT.as_millis()).unwrap();
+            self.is_of_run(*request, holder, &old.row) && now.mono - begun >= limit
+        });
+        let from = &self.lives[holder];
+        let gone = from.ended || now.mono - from.turned >= SEEN_TWICE;
+        self.demand(gone || overdue, P3, || {
+            format!("its holder {holder} lives: {}", what())
+        })?;
+        let seen = now.mono - self.lives[taker].born >= SEEN_TWICE;
+        self.demand(seen, P3, || format!("seen stale once: {}", what()))?;
+        let name = (old.row.id, old.row.message_id.clone());
+        for it in self.taken.get_mut(&name).into_iter().flatten() {
+            it.excused |= it.claims == old.row.claims;
+        }
+        Ok(())
+    }
+
+    /// One charge for one failed attempt, and by nothing else.
+    fn attempts_are_charged(
+        &mut self,
+        old: &Message,
+        row: &Row,
+        who: Who,
+        batch: &Batch,
+    ) -> Checked {
+        let was = &old.row;
+        let what = || format!("{who:?} made {was:?} {row:?}");
+        if row.attempts == was.attempts {
+            return Ok(());
+        }
+        if who == Who::Operator {
+            return self.demand(row.attempts == 0, P2, what);
+        }
+        let charged = batch.failed.get(&row.id).map(|(_, nth)| *nth);
+        let one_more = row.attempts == was.attempts + 1 && charged == Some(row.attempts);
+        self.demand(one_more && was.status == Status::Sending, P2, || {
+            format!("charged without an attempt: {}", what())
+        })?;
+        self.figures.count("charged", 1);
+        Ok(())
+    }
+
+    fn remember(&mut self, old: &Message, row: &Row, who: Who) {
+        let at = self.at;
+        let wall = self.history[at].at.now();
+        let was = &old.row;
+        let lives = &self.lives;
+        if let Some(holder) = old
+            .holder
+            .filter(|it| was.status == Status::Sending && !lives[*it].ended)
+            && row.status != Status::Sending
+        {
+            *self.held.entry(holder).or_default() -= 1;
+        }
+        let Some(message) = self.messages.get_mut(&row.id) else {
+            return;
+        };
+        message.row = row.clone();
+        if let (Who::Life(life), true) = (who, row.claims > was.claims) {
+            message.holder = Some(life);
+            message.batch = at;
+            *self.held.entry(life).or_default() += 1;
+        }
+        let settled = |it: Status| !it.is_unsent();
+        if who == Who::Operator && settled(was.status) && row.status.is_unsent()
+            || row.message_id != was.message_id
+        {
+            message.revived = at;
+            message.budgets += 1;
+            message.first_charge = None;
+        }
+        if row.attempts > was.attempts && wall >= HONEST {
+            let first = message.first_charge.unwrap_or(wall);
+            message.first_charge = Some(first.min(wall));
+        }
+        let Some(lane) = lane(row) else { return };
+        let members = self.lanes.entry(lane.clone()).or_default();
+        match row.status {
+            Status::Sent | Status::Expired | Status::Cancelled => members.remove(&row.id),
+            _ => members.insert(row.id),
+        };
+        if settled(row.status) {
+            self.unheard.entry(lane).or_default().remove(&row.id);
+        }
+    }
+}
+
+pub(super) fn lane(row: &Row) -> Option<super::Lane> {
+    Some((row.channel.clone(), row.lane.clone()?))
+}
