@@ -203,3 +203,25 @@ fn every_command_succeeds_where_it_can() {
         }
     }
 }
+
+#[test]
+fn a_channel_that_no_message_was_ever_in_is_told_of() {
+    let desk = desk();
+    let text = "note: no message was ever in a channel \"slaes\"; there are mail, sales\n";
+    for args in [
+        "list till.db --channel slaes",
+        "list till.db --channel slaes --json",
+        "export till.db --channel slaes",
+        "retry till.db --all --channel slaes",
+        "cancel till.db --all --channel slaes --dry-run",
+    ] {
+        let ran = desk.run(args.split(' '));
+        assert_eq!((ran.code, ran.err.as_str()), (0, text), "{args}");
+    }
+    for args in [
+        "list till.db --channel mail --status dead",
+        "retry till.db --all --channel mail",
+    ] {
+        assert_eq!(desk.run(args.split(' ')).err, "", "{args}");
+    }
+}

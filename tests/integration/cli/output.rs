@@ -180,7 +180,9 @@ fn an_exit_code_holds_when_nobody_reads() {
 }
 
 /// Commands that print more than any pipe holds.
-const LONG: [&[&str]; 10] = [
+const LONG: [&[&str]; 12] = [
+    &["conflicts", "till.db"],
+    &["curl", "till.db", "long", "--config", "outbox.toml"],
     &["bundle", "till.db", "-"],
     &["list", "till.db"],
     &["list", "till.db", "--json", "--newest"],
@@ -204,10 +206,16 @@ fn nothing_is_held_while_a_pager_waits() {
          SELECT 'channel-' || n, 'K-' || n, hex(zeroblob(100)), 'dead', hex(zeroblob(200)) FROM n;
          INSERT INTO outbox_channel (channel, state, since, reason)
          SELECT channel, 'offline', 1, last_error FROM outbox;
+         INSERT INTO outbox (channel, dedupe_key, payload)
+         SELECT channel, dedupe_key, 'other' FROM outbox WHERE true ON CONFLICT DO NOTHING;
          INSERT INTO outbox (channel, dedupe_key, payload, answer)
-         VALUES ('a', 'long', 'x', hex(zeroblob(200000)));",
+         VALUES ('a', 'long', hex(zeroblob(200000)), hex(zeroblob(200000)));",
     )
     .unwrap();
+    desk.write(
+        "outbox.toml",
+        "[channel.default]\nurl = \"http://localhost:9/\"\n",
+    );
     for args in LONG {
         let mut child = desk.command(args).spawn().unwrap();
         let mut reader = BufReader::with_capacity(64, child.stdout.take().unwrap());

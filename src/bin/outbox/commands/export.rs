@@ -33,6 +33,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         page.iter().try_for_each(|entry| out.json(&Row::new(entry)))
     })?;
     out.flush()?;
+    arguments.chosen.remark(&outbox)?;
     let conflicts = outbox.conflicts(arguments.chosen.channel(), 0, 1)?;
     if !conflicts.is_empty() {
         note(

@@ -4,6 +4,7 @@ use clap::Args;
 use sqlite_outbox::{ChannelStats, Counts, Entry, Filter, Outbox, Status};
 
 use super::entry::Row;
+use super::operate::remark;
 use crate::args::{self, Database, Exit, Format};
 use crate::output::{Column, Out, Table, Tone, age, ago, brief, note, now, thousands};
 
@@ -73,6 +74,16 @@ impl Chosen {
         self.channel.as_deref()
     }
 
+    /// Where nothing was found, the channel may be mistyped.
+    pub(super) fn remark(&self, outbox: &Outbox) -> sqlite_outbox::Result<()> {
+        match &self.channel {
+            Some(channel) if outbox.list(&self.filter().limit(1))?.is_empty() => {
+                remark(outbox, channel)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// How many there are.
     fn count(&self, outbox: &Outbox) -> sqlite_outbox::Result<u64> {
         let mut statuses = self.statuses();
@@ -134,6 +145,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             thousands(all)
         ));
     }
+    arguments.chosen.remark(&outbox)?;
     Ok(Exit::Done)
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{Entry, Operator, Outbox, Selection, Status};
 
-use super::{FIRST, entries, first, name, operator};
+use super::{FIRST, entries, first, name, operator, remark};
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::output::{Out, count};
 
@@ -150,6 +150,9 @@ pub(crate) fn run(arguments: &Arguments, deed: Deed) -> anyhow::Result<Exit> {
         first(&shown, count, &mut out)?;
     }
     out.flush()?;
+    if let (0, Some(channel)) = (count, &arguments.channel) {
+        remark(&outbox, channel)?;
+    }
     Ok(Exit::Done)
 }
 

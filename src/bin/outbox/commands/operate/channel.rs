@@ -76,15 +76,24 @@ pub(crate) fn run(arguments: &Arguments, change: Change) -> anyhow::Result<Exit>
 impl Arguments {
     /// A mistyped channel would be paused, and the one that was meant go on.
     fn check(&self, known: &[ChannelStats]) -> anyhow::Result<()> {
-        let name = &self.channel;
-        if self.force || known.iter().any(|it| it.channel == *name) {
-            return Ok(());
+        match unknown(&self.channel, known) {
+            Some(text) if !self.force => bail!("{text}; --force if it is yet to come"),
+            _ => Ok(()),
         }
-        let names: Vec<_> = known.iter().map(|it| it.channel.as_str()).collect();
-        let names = match names.is_empty() {
-            true => "there is none yet".into(),
-            false => format!("there are {}", names.join(", ")),
-        };
-        bail!("no message was ever in a channel {name:?}; {names}; --force if it is yet to come")
     }
+}
+
+/// What to say about a channel that no message was ever in: it may be mistyped.
+pub(in crate::commands) fn unknown(name: &str, known: &[ChannelStats]) -> Option<String> {
+    if known.iter().any(|it| it.channel == name) {
+        return None;
+    }
+    let names: Vec<_> = known.iter().map(|it| it.channel.as_str()).collect();
+    let names = match names.is_empty() {
+        true => "there is none yet".into(),
+        false => format!("there are {}", names.join(", ")),
+    };
+    Some(format!(
+        "no message was ever in a channel {name:?}; {names}"
+    ))
 }

@@ -9,10 +9,10 @@ use std::path::Path;
 
 use sqlite_outbox::{Entry, Operator, Outbox};
 
-use crate::output::{Out, scrub};
+use crate::output::{Out, note, scrub};
 
 pub(super) use bulk::{Arguments as Bulk, Deed, run as bulk};
-pub(super) use channel::{Arguments as OfChannel, Change, run as channel};
+pub(super) use channel::{Arguments as OfChannel, Change, run as channel, unknown};
 pub(super) use edit::{Arguments as Edit, run as edit};
 pub(super) use purge::{Arguments as Purge, run as purge};
 
@@ -53,6 +53,14 @@ fn owner() -> Option<String> {
 #[cfg(not(unix))]
 fn owner() -> Option<String> {
     None
+}
+
+/// Tells of a channel that no message was ever in, where nothing was found.
+pub(super) fn remark(outbox: &Outbox, channel: &str) -> sqlite_outbox::Result<()> {
+    if let Some(text) = unknown(channel, &outbox.stats()?.channels) {
+        note(&text);
+    }
+    Ok(())
 }
 
 /// An operator of this name, with a reason if one was given.
