@@ -1,5 +1,7 @@
 //! Connections for a look, also at a file that this user may not write. Nothing is changed.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -10,49 +12,50 @@ use crate::store::connect::{explain, vouch};
 /// How a file is opened: with the application's hook.
 type Dial<'a> = dyn Fn(&Path, OpenFlags) -> rusqlite::Result<Connection> + 'a;
 
-/// Opens the file as well as can be: as usual, else without the right to write, else as it lies.
-///
-/// The last is for a file with a write-ahead log whose index (`-shm`) can be neither made nor
-/// opened. SQLite then takes no lock and reads the file alone, which is right only as long as
-/// there is nothing in a log and nobody writes; so it is tried only without a log. Answers whether
-/// it came to that.
+/// Opens the file as well as can be: as usual, without the right to write, or as it lies. Answers
+/// whether it came to the last.
 pub(super) fn open(path: &Path, dial: &Dial<'_>) -> Result<(Connection, bool)> {
-    let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_PRIVATE_CACHE;
     // SQLite itself falls back to reading where the file may not be written.
-    let usual = connect(path, flags | OpenFlags::SQLITE_OPEN_READ_WRITE, dial);
-    let error = match usual {
-        Ok(conn) => return Ok((conn, false)),
-        Err(error) if is_denied(&error) => error,
-        Err(error) => return Err(explain(path, error)),
-    };
-    let reading = flags | OpenFlags::SQLITE_OPEN_READ_ONLY;
-    if let Ok(conn) = connect(path, reading, dial) {
-        return Ok((conn, false));
+    let usual = dial(path, flags() | OpenFlags::SQLITE_OPEN_READ_WRITE);
+    let conn = usual.map_err(|error| match error.sqlite_error_code() {
+        Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => Error::Unreadable(path.into()),
+        _ => explain(path, error.into()),
+    })?;
+    // Opening a log anew would leave an index beside the file that is this user's, and that the
+    // application may not be able to write.
+    if conn.is_readonly("main")? && !beside(path, "-shm").exists() && has_log_mode(path) {
+        drop(conn);
+        return Ok((as_it_lies(path, dial)?, true));
     }
-    if let Err(denied) = std::fs::File::open(path)
-        && denied.kind() == std::io::ErrorKind::PermissionDenied
-    {
-        return Err(Error::Unreadable(path.into()));
-    }
-    match has_log(path) {
-        true => Err(Error::NeedsWriting(path.into())),
-        false => connect(
-            &as_it_lies(path),
-            reading | OpenFlags::SQLITE_OPEN_URI,
-            dial,
-        )
-        .map(|conn| (conn, true))
-        .map_err(|_| explain(path, error)),
+    match prepare(conn) {
+        Ok(conn) => Ok((conn, false)),
+        Err(error) if is_denied(&error) => Ok((as_it_lies(path, dial)?, true)),
+        Err(error) => Err(explain(path, error)),
     }
 }
 
-fn connect(path: &Path, flags: OpenFlags, dial: &Dial<'_>) -> Result<Connection> {
-    let conn = dial(path, flags)?;
+fn flags() -> OpenFlags {
+    OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_PRIVATE_CACHE
+}
+
+fn prepare(conn: Connection) -> Result<Connection> {
     conn.execute_batch("PRAGMA query_only = 1")?;
     vouch(&conn)?;
     // Only a read shows whether the log can be read.
     conn.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
     Ok(conn)
+}
+
+/// Reads the file alone, without locks: right only as long as there is nothing in a log and nobody
+/// writes. So it is refused where there is a log.
+fn as_it_lies(path: &Path, dial: &Dial<'_>) -> Result<Connection> {
+    let full = |end| std::fs::metadata(beside(path, end)).is_ok_and(|it| it.len() > 0);
+    if full("-wal") || full("-journal") {
+        return Err(Error::NeedsWriting(path.into()));
+    }
+    let flags = flags() | OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    let conn = dial(&immutable(path), flags).map_err(Error::from);
+    conn.and_then(prepare).map_err(|error| explain(path, error))
 }
 
 /// Whether the cause may be that this user may not write the file or its folder.
@@ -66,17 +69,24 @@ fn is_denied(error: &Error) -> bool {
     )
 }
 
-/// Whether something stands in a log or journal beside the file that is not yet in it.
-fn has_log(path: &Path) -> bool {
-    ["-wal", "-journal"].iter().any(|end| {
-        let mut log = path.as_os_str().to_owned();
-        log.push(end);
-        std::fs::metadata(log).is_ok_and(|it| it.len() > 0)
-    })
+/// Whether the header of a file that this process may not write asks for a write-ahead log.
+///
+/// Closing any handle of a file takes away the locks that this process has on it. Here there are
+/// none yet but those of other readers, who may not write it either.
+fn has_log_mode(path: &Path) -> bool {
+    let mut header = [0; 20];
+    let read = File::open(path).and_then(|mut it| it.read_exact(&mut header));
+    read.is_ok() && matches!(header, [.., 2, 2])
+}
+
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
 }
 
 /// The file's URI with the promise that it does not change.
-fn as_it_lies(path: &Path) -> PathBuf {
+fn immutable(path: &Path) -> PathBuf {
     let mut uri = String::from("file:");
     let name = path.to_string_lossy().replace('\\', "/");
     if !name.starts_with('/') {
@@ -101,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_uri_names_any_path() {
-        let uri = as_it_lies(Path::new("/till 1/a?b#c%/ü.db"));
+        let uri = immutable(Path::new("/till 1/a?b#c%/ü.db"));
         assert_eq!(
             uri,
             Path::new("file:/till%201/a%3fb%23c%25/%c3%bc.db?immutable=1")

@@ -56,6 +56,8 @@ impl fmt::Display for Why {
         }
         match (self.reason, ago(self.since), self.detail.as_deref()) {
             (Reason::Scheduled | Reason::Behind { .. } | Reason::Claimed { .. }, ..) => {}
+            // It has hardly come.
+            (Reason::Due, Some(Age(..1_000)), None) => {}
             (Reason::Sent | Reason::Expired | Reason::Cancelled, Some(age), _) => {
                 write!(f, ", {age} ago")?;
                 if let Some(noticed) = ago(self.noticed) {

@@ -64,6 +64,8 @@ fn a_conflict_is_listed_shown_and_named_wherever_its_message_is() {
         desk.done(["show", "till.db", "S-1"])
             .contains("conflicts     1; see")
     );
+    let list = desk.done(["list", "till.db"]);
+    assert!(list.trim_end().ends_with("  conflict 1"), "{list}");
     let message = desk.json(["show", "till.db", "S-1", "--json"]);
     assert_eq!(message["conflicts"][0]["payload"], "two");
     let why = desk.json(["why", "till.db", "S-1", "--json"]);

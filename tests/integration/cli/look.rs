@@ -20,11 +20,16 @@ struct Locked {
 
 impl Locked {
     fn new(desk: Desk) -> Self {
+        Self::within(desk, 0o555)
+    }
+
+    /// With these rights to the folder.
+    fn within(desk: Desk, rights: u32) -> Self {
         let locked = Self { desk };
         for entry in std::fs::read_dir(locked.desk.path(".")).unwrap() {
             set_permissions(entry.unwrap().path(), Permissions::from_mode(0o444)).unwrap();
         }
-        set_permissions(locked.desk.path("."), Permissions::from_mode(0o555)).unwrap();
+        set_permissions(locked.desk.path("."), Permissions::from_mode(rights)).unwrap();
         locked
     }
 
@@ -81,13 +86,19 @@ fn till() -> Desk {
 
 #[test]
 fn a_file_that_may_not_be_written_is_read_and_left_as_it_is() {
-    for mode in ["WAL", "DELETE"] {
+    // In a folder that may be written, an index of this user's would keep the application out.
+    for (mode, rights) in [
+        ("WAL", 0o555),
+        ("WAL", 0o777),
+        ("DELETE", 0o555),
+        ("DELETE", 0o777),
+    ] {
         let desk = till();
         let conn = desk.sql();
         conn.query_row(&format!("PRAGMA journal_mode = {mode}"), [], |_| Ok(()))
             .unwrap();
         drop(conn);
-        let locked = Locked::new(desk);
+        let locked = Locked::within(desk, rights);
         let before = locked.image();
         for args in LOOKS {
             let ran = locked.run(args);

@@ -1,5 +1,7 @@
 //! `outbox list`: messages, a line each.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use sqlite_outbox::{ChannelStats, Counts, Entry, Filter, Outbox, Status};
 
@@ -10,6 +12,9 @@ use crate::output::{Column, Out, Table, Tone, age, ago, brief, note, now, thousa
 
 /// How many are shown to a person who did not say.
 const SHOWN: usize = 100;
+
+/// Conflicts that are looked for beside the messages.
+const CONTESTED: usize = 1_000;
 
 /// Messages read at once; none is read while others are being printed.
 const PAGE: usize = 500;
@@ -161,15 +166,16 @@ pub(super) fn as_table(
         Column::word("STATUS"),
         Column::text("KEY", 24),
         Column::number("AGE").spare(1),
-        Column::number("TRIES").spare(0),
+        Column::number("CHARGED").spare(0),
         Column::text("WHY", 14),
     ]);
     let now = now();
+    let contested = contested(outbox)?;
     let mut any = false;
     let cut = each_page(outbox, filter, limit, |page| {
         any = true;
         for entry in page {
-            table.row(cells(entry, now));
+            table.row(cells(entry, contested.get(&entry.id), now));
         }
         table.print(out)
     })?;
@@ -203,7 +209,15 @@ pub(super) fn each_page(
     }
 }
 
-fn cells(entry: &Entry, now: i64) -> [(String, Tone); 7] {
+/// The messages whose key other content was put in under, each with the first such conflict. Of
+/// very many conflicts, the first.
+fn contested(outbox: &Outbox) -> sqlite_outbox::Result<BTreeMap<i64, i64>> {
+    let conflicts = outbox.conflicts(None, 0, CONTESTED)?;
+    let holders = conflicts.iter().rev();
+    Ok(holders.filter_map(|it| Some((it.holder?, it.id))).collect())
+}
+
+fn cells(entry: &Entry, conflict: Option<&i64>, now: i64) -> [(String, Tone); 7] {
     let tone = match entry.status {
         Status::Dead => Tone::Bad,
         Status::Sent => Tone::Good,
@@ -216,7 +230,14 @@ fn cells(entry: &Entry, now: i64) -> [(String, Tone); 7] {
         (entry.dedupe_key.clone(), Tone::Plain),
         (age(now.saturating_sub(entry.created_at)), Tone::Plain),
         (entry.attempts.to_string(), Tone::Plain),
-        (why(entry, now), Tone::Plain),
+        (
+            match (conflict, why(entry, now)) {
+                (None, why) => why,
+                (Some(id), why) if why.is_empty() => format!("conflict {id}"),
+                (Some(id), why) => format!("conflict {id}; {why}"),
+            },
+            Tone::Plain,
+        ),
     ]
 }
 

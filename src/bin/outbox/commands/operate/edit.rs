@@ -17,6 +17,7 @@ use crate::output::Out;
 /// budget: to the receiver it is another message. The former bytes and id are kept for the record.
 #[derive(Debug, Args)]
 #[command(
+    override_usage = "outbox edit [OPTIONS] <DB> <WHICH> [PAYLOAD]",
     group(ArgGroup::new("change").required(true).multiple(true).args([
         "payload", "file", "header", "no_headers", "content_type",
     ])),

@@ -271,7 +271,7 @@ fn failures(sheet: &Sheet, model: &Model) -> List {
     };
     let key = fit(texts(|it| &it.key), 7, key);
     let cells = |texts: [String; 7], tone: Tone| {
-        let [when, from, id, name, tries, next, why] = texts;
+        let [when, from, id, name, charged, next, why] = texts;
         let mut cells: Vec<Cell> = Vec::new();
         if width >= 60 {
             cells.push((when, Tone::Plain, ago, true));
@@ -284,13 +284,13 @@ fn failures(sheet: &Sheet, model: &Model) -> List {
         }
         cells.push((name, Tone::Plain, key, false));
         if width >= ROOMY {
-            cells.push((tries, Tone::Plain, 5, true));
+            cells.push((charged, Tone::Plain, 7, true));
         }
         cells.push((next, tone, 8, false));
         cells.push((why, Tone::Plain, width, false));
         cells
     };
-    let titles = ["AGO", "CHANNEL", "ID", "KEY", "TRIES", "NEXT", "WHY"];
+    let titles = ["AGO", "CHANNEL", "ID", "KEY", "CHARGED", "NEXT", "WHY"];
     let title = line(
         theme,
         false,
@@ -304,7 +304,9 @@ fn failures(sheet: &Sheet, model: &Model) -> List {
             it.chosen,
             width,
             cells(
-                [it.ago, it.channel, it.id, it.key, it.tries, it.next, it.why],
+                [
+                    it.ago, it.channel, it.id, it.key, it.charged, it.next, it.why,
+                ],
                 it.tone,
             ),
         )],

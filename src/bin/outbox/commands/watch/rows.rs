@@ -33,7 +33,7 @@ pub(super) struct Failure {
     pub(super) channel: String,
     pub(super) id: String,
     pub(super) key: String,
-    pub(super) tries: String,
+    pub(super) charged: String,
     /// `dead`, when it is tried again, or that it waits for its channel.
     pub(super) next: String,
     pub(super) tone: Tone,
@@ -99,7 +99,7 @@ pub(super) fn failures(model: &Model) -> Vec<Failure> {
         channel: scrub(&it.channel).into_owned(),
         id: it.id.to_string(),
         key: scrub(&it.key).into_owned(),
-        tries: it.attempts.to_string(),
+        charged: it.attempts.to_string(),
         next: match it.dead {
             true => "dead".into(),
             false if it.due <= now && held(&it.channel) => "waits".into(),
@@ -114,13 +114,13 @@ pub(super) fn failures(model: &Model) -> Vec<Failure> {
 /// The whole reason of the message under the cursor.
 pub(super) fn detail(model: &Model) -> Option<String> {
     let it = model.letter()?;
-    let tries = count(
+    let charged = count(
         it.attempts.unsigned_abs(),
-        "counted attempt",
-        "counted attempts",
+        "charged attempt",
+        "charged attempts",
     );
     Some(format!(
-        "#{} {}, {tries}: {}",
+        "#{} {}, {charged}: {}",
         it.id,
         scrub(&it.key),
         scrub(brief(&it.error))

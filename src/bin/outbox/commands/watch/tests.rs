@@ -351,7 +351,7 @@ fn the_cursor_stays_with_its_message() {
     assert_eq!(model.chosen, Some(Chosen::Letter(77)), "its neighbour");
     let text = screen(&model, 80, 24).join("\n");
     assert!(
-        text.contains("#77 S-77, 3 counted attempts: customer 4711"),
+        text.contains("#77 S-77, 3 charged attempts: customer 4711"),
         "{text}"
     );
 }
