@@ -191,3 +191,35 @@ fn a_purge_leaves_the_holder_of_a_contested_key() {
     desk.done(["conflicts", "till.db", "1", "--drop"]);
     assert_eq!(desk.json(purge)["count"], 1);
 }
+
+#[test]
+fn a_conflict_outlives_its_holder_and_its_own_expiry() {
+    let desk = till();
+    desk.sql()
+        .execute_batch("DELETE FROM outbox; UPDATE outbox_conflict SET expires_at = 1")
+        .unwrap();
+    assert!(desk.run(["conflicts", "till.db"]).out.contains("gone"));
+    desk.run(["conflicts", "till.db", "1", "--replace"])
+        .failed(1, "no message holds the key S-1 any more");
+    desk.done(["conflicts", "till.db", "1", "--enqueue-as", "S-1"]);
+    let row = desk.json(["show", "till.db", "S-1", "--json"]);
+    assert_eq!(
+        (&row["payload"], &row["expires_at"], &row["conflicts"]),
+        (&json!("two"), &json!(null), &json!([]))
+    );
+    assert_eq!(send(&desk), ["two"]);
+}
+
+/// Another ordering key is another lane, and a message never changes its lane.
+#[test]
+fn a_conflict_of_another_lane_replaces_nothing() {
+    let desk = till();
+    desk.sql()
+        .execute_batch("UPDATE outbox_conflict SET ordering_key = 'customer-7'")
+        .unwrap();
+    desk.run(["conflicts", "till.db", "1", "--replace"])
+        .failed(1, "of the same ordering key");
+    desk.done(["conflicts", "till.db", "1", "--enqueue-as", "S-1-b"]);
+    let row = desk.json(["show", "till.db", "S-1-b", "--json"]);
+    assert_eq!(row["ordering_key"], "customer-7");
+}
