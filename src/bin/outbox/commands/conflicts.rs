@@ -236,7 +236,7 @@ fn list(outbox: &Outbox, channel: Option<&str>, json: bool, out: &mut Out) -> an
     let mut table = Table::new([
         Column::number("CONFLICT"),
         Column::text("CHANNEL", 8).spare(1),
-        Column::text("KEY", 14),
+        Column::key("KEY", 14),
         Column::number("AGE").spare(0),
         Column::word("HOLDER"),
         Column::text("DIFFERS IN", 10).spare(2),

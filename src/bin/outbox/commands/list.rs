@@ -164,7 +164,7 @@ pub(super) fn as_table(
         Column::number("ID"),
         Column::text("CHANNEL", 10).spare(2),
         Column::word("STATUS"),
-        Column::text("KEY", 24),
+        Column::key("KEY", 24),
         Column::number("AGE").spare(1),
         Column::number("CHARGED").spare(0),
         Column::text("WHY", 14),

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-pub(crate) use table::{Column, Table, cut};
+pub(crate) use table::{Column, Table, cut, cut_left};
 pub(crate) use time::{age, ago, exact, now, per_second};
 
 /// Whoever read our output has gone. Not worth a word.

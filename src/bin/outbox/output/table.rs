@@ -18,6 +18,8 @@ pub(crate) struct Column {
     align: Align,
     /// May be cut down to this many places; `None` never.
     least: Option<usize>,
+    /// Where it is cut, its end is kept.
+    ends: bool,
     /// May be left out, those with the lowest rank first; `None` never.
     spare: Option<u8>,
 }
@@ -28,6 +30,7 @@ impl Column {
             title,
             align: Align::Right,
             least: None,
+            ends: false,
             spare: None,
         }
     }
@@ -44,6 +47,14 @@ impl Column {
         Self {
             least: Some(least),
             ..Self::word(title)
+        }
+    }
+
+    /// A name whose end tells it from others, cut where it does not fit.
+    pub(crate) fn key(title: &'static str, least: usize) -> Self {
+        Self {
+            ends: true,
+            ..Self::text(title, least)
         }
     }
 
@@ -112,6 +123,7 @@ impl Table {
         for ((column, width), (text, tone)) in self.columns.iter().zip(widths).zip(cells) {
             let Some(width) = *width else { continue };
             let text = match (column.least, out.room()) {
+                (Some(_), Some(_)) if column.ends => cut_left(text, width),
                 (Some(_), Some(_)) => cut(text, width),
                 _ => text.clone(),
             };
@@ -227,6 +239,15 @@ pub(crate) fn cut(text: &str, room: usize) -> String {
     short
 }
 
+/// The same with the end kept: of a path or a key it says more than the beginning.
+pub(crate) fn cut_left(text: &str, room: usize) -> String {
+    if text.width() <= room {
+        return text.into();
+    }
+    let turned: String = text.chars().rev().collect();
+    cut(&turned, room).chars().rev().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,6 +257,8 @@ mod tests {
         assert_eq!(cut("short", 10), "short");
         assert_eq!(cut("rather long", 7), "rather…");
         assert_eq!(cut("日本語の文", 5), "日本…");
+        assert_eq!(cut_left("S-2026-0001", 6), "…-0001");
+        assert_eq!(cut_left("日本語の文", 5), "…の文");
     }
 
     fn cell(text: &str) -> (String, Tone) {

@@ -11,9 +11,9 @@ use unicode_width::UnicodeWidthStr;
 
 use super::model::{Model, time};
 use super::rows::{self, bars};
-use super::sheet::{Block, Cell, List, Sheet, Theme, cut_left, line, wrapped};
+use super::sheet::{Block, Cell, List, Sheet, Theme, line, wrapped};
 use crate::commands::status;
-use crate::output::{Tone, age, cut};
+use crate::output::{Tone, age, cut, cut_left};
 
 /// From here on, reasons stand beside the channels and not below them.
 const WIDE: usize = 150;
@@ -305,7 +305,13 @@ fn failures(sheet: &Sheet, model: &Model) -> List {
             width,
             cells(
                 [
-                    it.ago, it.channel, it.id, it.key, it.charged, it.next, it.why,
+                    it.ago,
+                    it.channel,
+                    it.id,
+                    cut_left(&it.key, key),
+                    it.charged,
+                    it.next,
+                    it.why,
                 ],
                 it.tone,
             ),

@@ -154,15 +154,6 @@ pub(super) fn line(theme: Theme, chosen: bool, width: usize, cells: Vec<Cell>) -
     }
 }
 
-/// The end of a path says more than its beginning.
-pub(super) fn cut_left(text: &str, room: usize) -> String {
-    if text.width() <= room {
-        return text.into();
-    }
-    let turned: String = text.chars().rev().collect();
-    cut(&turned, room).chars().rev().collect()
-}
-
 /// The text on so many lines at most, cut where that is not enough.
 pub(super) fn wrapped(text: &str, width: usize, most: usize) -> Vec<String> {
     let mut lines = Vec::new();
