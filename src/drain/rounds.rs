@@ -17,13 +17,13 @@ impl Transact<'_> {
         if last.is_none() && *start != Raw::default() {
             let room = CHANNELS.saturating_sub(names.len()).max(1);
             let (wrapped, end) = self.channels_after(&Raw::default(), room)?;
-            let again = |it: &String| it.as_bytes() <= start.0.as_slice();
+            let again = |it: &String| Raw::text(it.as_str()) <= *start;
             names.extend(wrapped.into_iter().filter(again));
             last = end.filter(|end| *end < *start);
         }
         effects.whole = last.is_none();
         // Where one round takes in all, the next begins after its first: each is first in turn.
-        let first = names.first().map(|it| Raw(it.clone().into_bytes()));
+        let first = names.first().map(|it| Raw::text(it.as_str()));
         effects.changes.cursor = last.or(first);
         Ok(names)
     }
@@ -89,7 +89,7 @@ impl Transact<'_> {
                 let hold_end = pull.holds.get(&name).copied();
                 channels.get(&name).bring_forward(now, hold_end);
             }
-            channel = Raw(name.into_bytes());
+            channel = Raw::text(name);
         }
         let go_on = |channel| PullCursor { channel, due: None };
         effects.changes.pulled = Some(rest.map(go_on));

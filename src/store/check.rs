@@ -185,6 +185,11 @@ pub(crate) fn newest(conn: &Connection) -> Result<Option<i64>> {
     Ok(upkeep::newest_enqueue(conn)?)
 }
 
+/// SQLite's own words, which may come in several lines.
+pub(super) fn on_one_line(said: &str) -> String {
+    said.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// What SQLite finds damaged, table by table: each is a read of its own. Its own words, a few.
 pub(crate) fn damages(conn: &Connection) -> Result<Vec<String>> {
     let mut tables = conn.prepare(
@@ -198,7 +203,7 @@ pub(crate) fn damages(conn: &Connection) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for table in tables.into_iter().flatten() {
         let mut tell = |said: &str| {
-            let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+            let said = on_one_line(said);
             if said != "ok" && found.len() < MOST {
                 found.push(format!("{table}: {said}"));
             }

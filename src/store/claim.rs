@@ -203,10 +203,19 @@ pub(crate) fn stale(
 /// one is the row's own and says so to a person.
 fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
     let id: i64 = row.get("id")?;
-    let claims: i64 = row.get("claims")?;
-    let attempts: i64 = row.get("attempts")?;
-    let created_at: i64 = row.get("created_at")?;
-    let expires_at: Option<i64> = row.get("expires_at")?;
+    let number = |column: &'static str| -> rusqlite::Result<Result<Option<i64>, String>> {
+        Ok(match row.get_ref(column)? {
+            ValueRef::Null => Ok(None),
+            ValueRef::Integer(number) => Ok(Some(number)),
+            other => Err(format!("{column} is {}, not an integer", other.data_type())),
+        })
+    };
+    let numbers = [
+        number("claims")?,
+        number("attempts")?,
+        number("created_at")?,
+        number("expires_at")?,
+    ];
     let payload = match row.get_ref("payload")? {
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.to_vec(),
         other => {
@@ -247,9 +256,16 @@ fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
             ordering_key,
             principal,
         ] = columns;
+        let [claims, attempts, created_at, expires_at] = numbers;
+        // The receiver would take it for any other that has none.
+        let message_id = message_id?
+            .filter(|it| !it.is_empty())
+            .ok_or("message_id is empty")?;
+        let claims = claims?.unwrap_or_default();
+        let attempts = attempts?.unwrap_or_default();
         Ok(Delivery {
             id,
-            message_id: message_id?.unwrap_or_default(),
+            message_id,
             instance: Arc::clone(instance),
             channel: channel?.unwrap_or_default(),
             dedupe_key: dedupe_key?.unwrap_or_default(),
@@ -262,8 +278,8 @@ fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
             payload,
             attempt: u32::try_from(claims).unwrap_or(u32::MAX),
             charged: u32::try_from(attempts).unwrap_or(0),
-            created_at,
-            expires_at,
+            created_at: created_at?.unwrap_or_default(),
+            expires_at: expires_at?,
         })
     })())
 }

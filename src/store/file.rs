@@ -53,6 +53,7 @@ mod copy {
     use super::info;
     use crate::condition::FileInfo;
     use crate::error::{Error, Result};
+    use crate::store::check::on_one_line;
     use crate::store::connect::BUSY_TIMEOUT;
 
     /// Pages copied under one read lock, where that lock keeps writers waiting.
@@ -102,7 +103,8 @@ mod copy {
         let found: String = copy.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
         if found != "ok" {
             return Err(Error::Refused(format!(
-                "the file is damaged, and so would be its copy: {found}"
+                "the file is damaged, and so would be its copy: {}",
+                on_one_line(&found)
             )));
         }
         let copied = info(&copy, to)?;

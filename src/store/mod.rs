@@ -30,25 +30,49 @@ pub(crate) fn rows(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// Text as it is stored: a name that is no UTF-8 must not end a walk over all of them.
+/// A name as it is stored: one that is no UTF-8, or no text, must not end a walk over all of them,
+/// nor begin it again. The order is SQLite's: texts before blobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Raw(pub(crate) Vec<u8>);
+pub(crate) struct Raw {
+    is_blob: bool,
+    bytes: Vec<u8>,
+}
 
 impl Raw {
+    pub(crate) fn text(text: impl Into<Vec<u8>>) -> Self {
+        Self {
+            is_blob: false,
+            bytes: text.into(),
+        }
+    }
+
     /// As text, if it is any.
     pub(crate) fn as_str(&self) -> Option<&str> {
-        std::str::from_utf8(&self.0).ok()
+        match self.is_blob {
+            true => None,
+            false => std::str::from_utf8(&self.bytes).ok(),
+        }
+    }
+
+    pub(crate) fn show(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
     }
 }
 
 impl ToSql for Raw {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        Ok(ToSqlOutput::Borrowed(ValueRef::Text(&self.0)))
+        Ok(ToSqlOutput::Borrowed(match self.is_blob {
+            true => ValueRef::Blob(&self.bytes),
+            false => ValueRef::Text(&self.bytes),
+        }))
     }
 }
 
 impl FromSql for Raw {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-        value.as_bytes().map(|bytes| Self(bytes.to_vec()))
+        Ok(Self {
+            is_blob: matches!(value, ValueRef::Blob(_)),
+            bytes: value.as_bytes()?.to_vec(),
+        })
     }
 }

@@ -290,7 +290,7 @@ pub(crate) fn mend_lanes(
     keys.sort_unstable();
     keys.dedup();
     for key in keys {
-        upkeep::normalise(conn, &(Raw(name.into()), Raw(key.into())))?;
+        upkeep::normalise(conn, &(Raw::text(name), Raw::text(key)))?;
     }
     Ok(dead.last().map(|it| it.0))
 }

@@ -268,7 +268,7 @@ pub(crate) fn quarantine(
     if channel.is_some() {
         log_attempt(conn, id, &Failure::new("invalid", reason), 0, 0, now)?;
     }
-    Ok(channel.map(|name| String::from_utf8_lossy(&name.0).into_owned()))
+    Ok(channel.map(|name| name.show()))
 }
 
 /// Remembers a failed attempt. `nth` is the charge's number within its budget, 0 for none.

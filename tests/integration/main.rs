@@ -10,6 +10,7 @@
 )]
 
 mod admission;
+mod broken;
 #[cfg(feature = "cli")]
 mod cli;
 mod clock;

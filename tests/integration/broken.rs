@@ -1,0 +1,142 @@
+//! Files that should not be: each call answers with a typed error of one line or something that
+//! makes sense, in time, and a file that cannot be opened is left as it is.
+//!
+//! The corpus has damaged files, foreign ones, and good ones on which someone ran a statement past
+//! all checks. `OUTBOX_LONG=1` takes all of it: every cut, every page, more dice. What dice find in
+//! rows beyond that is the business of the fuzz targets.
+
+mod corpus;
+mod exercise;
+#[cfg(feature = "cli")]
+mod tool;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use sqlite_outbox::rusqlite::Connection;
+use sqlite_outbox::{Delivery, Outbox, Outcome, Status};
+use tempfile::TempDir;
+
+use corpus::Broken;
+
+use crate::fixture::{folder_in_memory, long};
+
+const NOW: i64 = 1_800_000_000_000;
+
+/// No file takes longer.
+const HANG: Duration = Duration::from_secs(60);
+
+fn write(broken: &Broken, folder: &Path) -> PathBuf {
+    let path = folder.join("till.db");
+    std::fs::write(&path, &broken.file).unwrap();
+    for (end, bytes) in &broken.beside {
+        std::fs::write(folder.join(format!("till.db{end}")), bytes).unwrap();
+    }
+    path
+}
+
+/// A good file on which this was run. None where SQLite refused it.
+fn run_on_good(good: &[u8], script: &str) -> Option<(TempDir, PathBuf)> {
+    let folder = folder_in_memory();
+    let path = folder.path().join("till.db");
+    std::fs::write(&path, good).unwrap();
+    let conn = Connection::open(&path).unwrap();
+    conn.execute_batch("PRAGMA ignore_check_constraints = ON")
+        .unwrap();
+    conn.execute_batch(script).ok()?;
+    Some((folder, path))
+}
+
+#[test]
+fn a_damaged_file_is_told_of_and_nothing_panics_or_hangs() {
+    let folder = folder_in_memory();
+    let good = corpus::good(folder.path());
+    let (mut opened, mut refused) = (0, 0);
+    for broken in corpus::damaged(&good) {
+        let folder = folder_in_memory();
+        let path = write(&broken, folder.path());
+        println!("{}", broken.name);
+        if broken.beside.is_empty() && Outbox::open_existing(&path).is_err() {
+            let file = std::fs::read(&path).unwrap();
+            assert!(file == broken.file, "{}: it was changed", broken.name);
+        }
+        let started = Instant::now();
+        let answers = exercise::everything(&path);
+        assert!(
+            started.elapsed() < HANG,
+            "{}: {:?}",
+            broken.name,
+            started.elapsed()
+        );
+        match answers.good {
+            0 => refused += 1,
+            _ => opened += 1,
+        }
+    }
+    println!("{opened} could be opened, {refused} could not");
+    assert!(opened > 10 && refused > 20, "{opened} {refused}");
+}
+
+/// As a name was read back as text, whatever it had been, a walk over all lanes began anew behind
+/// a blob and never came to an end.
+#[test]
+fn a_walk_over_names_that_are_no_text_ends() {
+    let folder = folder_in_memory();
+    let good = corpus::good(folder.path());
+    for column in ["channel", "ordering_key"] {
+        for value in ["x''", "x'61'", "x'ff'"] {
+            let script = format!(
+                "DROP TRIGGER outbox_place; DROP TRIGGER outbox_status_changed;
+                 UPDATE outbox SET {column} = {value} WHERE dedupe_key IN ('lane-3', 'free-3')"
+            );
+            let (_folder, path) = run_on_good(&good, &script).unwrap();
+            let answers = exercise::everything(&path);
+            assert!(answers.sent > 20, "{column} {value}: {answers:?}");
+        }
+    }
+}
+
+/// With an empty idempotency key the receiver would take it for any other that has none.
+#[test]
+fn a_message_without_an_id_is_not_sent() {
+    let folder = folder_in_memory();
+    let good = corpus::good(folder.path());
+    let script = "UPDATE outbox SET message_id = '' WHERE dedupe_key = 'free-3'";
+    let (_folder, path) = run_on_good(&good, script).unwrap();
+    let outbox = Outbox::open(&path).unwrap();
+    outbox
+        .drain(&|_: &Delivery| Ok(Outcome::delivered()))
+        .unwrap();
+    let entry = outbox.get_by_key("sales", "free-3").unwrap().unwrap();
+    assert_eq!(entry.status, Status::Dead);
+    assert_eq!(entry.last_error.as_deref(), Some("message_id is empty"));
+}
+
+#[test]
+fn what_foreign_hands_wrote_past_all_checks_is_read_or_told_of() {
+    let folder = folder_in_memory();
+    let good = corpus::good(folder.path());
+    let (mut tried, mut sent) = (0, 0);
+    let every = if long() { 1 } else { 6 };
+    for script in corpus::scripts().into_iter().step_by(every) {
+        let Some((_folder, path)) = run_on_good(&good, &script) else {
+            continue;
+        };
+        let started = Instant::now();
+        let answers = exercise::everything(&path);
+        assert!(
+            started.elapsed() < HANG,
+            "{script}: {:?}",
+            started.elapsed()
+        );
+        println!("{script}: {answers:?}");
+        tried += 1;
+        sent += u64::from(answers.sent >= 20);
+    }
+    println!("{tried} tried, {sent} went on sending the others");
+    assert!(tried > 100, "{tried}");
+    assert!(
+        sent > tried * 8 / 10,
+        "one odd row keeps too many from being sent: {sent} of {tried}"
+    );
+}
