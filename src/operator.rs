@@ -252,6 +252,7 @@ impl<'a> Operator<'a> {
     /// One transaction. Afterwards the pumps of this process look.
     fn write<T>(&self, act: impl FnOnce(&Connection, Deed<'_>) -> Result<T>) -> Result<T> {
         let shared = self.outbox.shared();
+        shared.opener().check_writable()?;
         let conn = shared.reader()?;
         let tx = operate::begin(&conn)?;
         let deed = Deed {

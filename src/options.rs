@@ -150,7 +150,8 @@ impl Options {
         Outbox::with(self, path.as_ref(), Access::Full, false)
     }
 
-    /// Opens an outbox that is there for a look: every call that writes fails, and it works where
+    /// Opens an outbox that is there for a look: what writes fails with
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly), and it works where
     /// this user may write neither the file nor its folder, and where a newer program forbids
     /// writers as old as this one.
     ///

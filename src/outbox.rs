@@ -86,6 +86,7 @@ impl Shared {
 
     /// A drain on a connection of its own, which is never lent out.
     pub(crate) fn drainer(&self, settings: &Settings) -> Result<Drainer> {
+        self.opener().check_writable()?;
         Drainer::new(
             self.pool.opener().open()?,
             self.clock(),
@@ -208,6 +209,7 @@ impl Outbox {
     where
         E: From<Error>,
     {
+        self.shared.opener().check_writable().map_err(E::from)?;
         let mut conn = self.connection()?;
         let tx = conn
             .transaction_with_behavior(TransactionBehavior::Immediate)

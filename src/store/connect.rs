@@ -86,6 +86,14 @@ impl Opener {
         &self.path
     }
 
+    /// Refuses to write through connections that are for a look.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        match self.access {
+            Access::Full => Ok(()),
+            Access::Look => Err(Error::ReadOnly(self.path.clone())),
+        }
+    }
+
     /// Whether a connection reads the file as it lies.
     pub(crate) fn unlocked(&self) -> bool {
         self.unlocked.load(Ordering::Relaxed)

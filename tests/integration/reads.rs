@@ -1,7 +1,7 @@
 //! Looking: what is where, for how long, and why, whatever stands in the rows.
 
 use sqlite_outbox::rusqlite::Connection;
-use sqlite_outbox::{ChannelState, Error, Filter, Message, Outbox, Status};
+use sqlite_outbox::{ChannelState, Delivery, Error, Filter, Message, Outbox, Outcome, Status};
 
 use crate::fixture::{Till, put};
 
@@ -340,4 +340,32 @@ fn a_clock_from_the_future_gives_no_negative_age() {
     set(&till.sql(), 1, "created_at = 9000000000000");
     let stats = outbox.stats().unwrap();
     assert_eq!(stats.total.oldest_unsent_ms(stats.now), Some(0));
+}
+
+#[test]
+fn an_outbox_opened_for_a_look_reads_and_writes_nothing() {
+    let till = Till::new();
+    put(&till.open(), &Message::text("sales", "x").dedupe_key("S-1")).unwrap();
+    let look = Outbox::open_to_read(&till.path).unwrap();
+    assert_eq!(look.unsent().unwrap(), 1);
+    assert!(
+        !look.reads_unlocked(),
+        "it may be written, so locks are kept"
+    );
+    let read_only = |error: &Error| matches!(error, Error::ReadOnly(_));
+    let anna = look.operator("anna@till-7");
+    assert!(anna.cancel(1).is_err_and(|it| read_only(&it)));
+    assert!(anna.pause("sales").is_err_and(|it| read_only(&it)));
+    let work = |_: &sqlite_outbox::rusqlite::Transaction<'_>| Ok::<_, Error>(());
+    assert!(look.transaction(work).is_err_and(|it| read_only(&it)));
+    let receiver = |_: &Delivery| Ok(Outcome::delivered());
+    assert!(look.drain(&receiver).is_err_and(|it| read_only(&it)));
+    assert!(look.pump(receiver).start().is_err_and(|it| read_only(&it)));
+    let conn = look.connection().unwrap();
+    assert!(conn.execute("DELETE FROM outbox", []).is_err());
+    assert_eq!(till.open().unsent().unwrap(), 1);
+    assert!(matches!(
+        Outbox::open_to_read(till.path.with_extension("missing")),
+        Err(Error::Missing(_))
+    ));
 }

@@ -155,6 +155,27 @@ fn whether_there_is_a_route_is_left_open_where_nobody_was_asked() {
     );
 }
 
+/// A drain whose settings lack the channel runs beside it, and leaves no trace but elsewhere.
+#[test]
+fn a_message_that_a_drain_has_left_is_told_apart() {
+    let desk = Desk::new();
+    desk.put("wa", "W-1", "text");
+    desk.sql()
+        .execute_batch("UPDATE outbox SET created_at = created_at - 600000")
+        .unwrap();
+    desk.put("sales", "S-1", "text");
+    let server = Server::start(|_| ok());
+    let url = server.url("/");
+    desk.write("outbox.toml", format!("[channel.sales]\nurl = \"{url}\"\n"));
+    assert_eq!(
+        desk.run(["drain", "till.db", "--config", "outbox.toml"])
+            .code,
+        3
+    );
+    let text = desk.done(["why", "till.db", "W-1"]);
+    assert!(text.contains("A drain has run since and left it"), "{text}");
+}
+
 #[test]
 fn a_variable_that_is_not_set_is_named_as_what_to_set() {
     let desk = Desk::new();

@@ -83,9 +83,20 @@ impl<'a> Place<'a> {
 
     /// What cannot be known from the file alone, where the answer hangs on it.
     pub(super) fn caveat(&self, why: &Why) -> Option<&'static str> {
+        /// A drain that runs takes what is due within seconds, unless very much is.
+        const LONG: i64 = 60_000;
         let why = why.behind.as_deref().unwrap_or(why);
-        let hangs = matches!(why.reason, Reason::Due | Reason::NoDrain);
-        (hangs && why.routed.is_none())
-            .then_some("Whether its channel has a route is known only with --config.")
+        let due = why.since.map_or(0, |at| why.now.saturating_sub(at));
+        match why.reason {
+            _ if why.routed.is_some() => None,
+            Reason::Due if due > LONG => Some(
+                "A drain has run since and left it: its turn has not come, or its channel has no \
+                 route there, which is known only with --config.",
+            ),
+            Reason::Due | Reason::NoDrain => {
+                Some("Whether its channel has a route is known only with --config.")
+            }
+            _ => None,
+        }
     }
 }
