@@ -92,9 +92,10 @@ impl Options {
         self
     }
 
-    /// Runs first on every connection the outbox opens: the key of an encrypted file, pragmas of
-    /// the application. `synchronous` and the busy timeout are raised to `EXTRA` and 5 s afterwards
-    /// where they are lower.
+    /// Runs on every connection the outbox opens, before anything is read: the key of an encrypted
+    /// file, pragmas of the application. Before it `temp_store` was set to `MEMORY`, which it may
+    /// change. `synchronous` and the busy timeout are raised to `EXTRA` and 5 s afterwards where
+    /// they are lower.
     pub fn on_connect(
         mut self,
         hook: impl Fn(&Connection) -> rusqlite::Result<()> + Send + Sync + 'static,

@@ -182,6 +182,11 @@ impl Outbox {
 
     /// A connection to the file, for the application's own work: `synchronous=EXTRA`, 5 s busy
     /// timeout. Waits up to 8 s when all are lent, then answers [`Error::Pool`].
+    ///
+    /// It has `temp_store=MEMORY`, which makes large transactions faster and spares the disk. So
+    /// temporary tables and large sorts are in memory too, and a `VACUUM` builds the whole file
+    /// there: leave that to [`compact`](Self::compact), or set `temp_store` as you like in
+    /// [`Options::on_connect`].
     pub fn connection(&self) -> Result<PooledConnection> {
         self.shared.pool.get()
     }

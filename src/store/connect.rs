@@ -67,10 +67,10 @@ impl Opener {
             return Err(Error::NotAFile(path.into()));
         }
         let path = std::path::absolute(path).map_err(|_| Error::NotAFile(path.into()))?;
-        let mut manager = SqliteConnectionManager::file(&path).with_flags(flags());
-        if let Some(hook) = hook.clone() {
-            manager = manager.with_init(move |conn| hook(conn));
-        }
+        let first = hook.clone();
+        let manager = SqliteConnectionManager::file(&path)
+            .with_flags(flags())
+            .with_init(move |conn| begin(conn, first.as_deref()));
         Ok(Self {
             path,
             manager,
@@ -134,9 +134,7 @@ impl Opener {
             None => Connection::open_with_flags(path, flags),
             Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs.as_str()),
         }?;
-        if let Some(hook) = &self.hook {
-            hook(&conn)?;
-        }
+        begin(&conn, self.hook.as_deref())?;
         Ok(conn)
     }
 
@@ -225,6 +223,16 @@ fn flags() -> OpenFlags {
     OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_PRIVATE_CACHE
+}
+
+/// What comes before anything is read. The application's part is second and has the last word.
+///
+/// What SQLite sets aside to be able to undo a statement stays in memory: in a large transaction it
+/// would go to a file and cost several writes for every message. Nothing of it lasts, and a SQLite
+/// built to know better goes its own way.
+fn begin(conn: &Connection, hook: Option<&ConnectHook>) -> rusqlite::Result<()> {
+    conn.pragma_update(None, "temp_store", "MEMORY")?;
+    hook.map_or(Ok(()), |hook| hook(conn))
 }
 
 /// What all connections of ours have in common. Changes nothing in the file.

@@ -1,15 +1,16 @@
 //! Putting messages in, within the caller's own transaction.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, OptionalExtension, Row, ToSql, named_params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, Statement, ToSql, named_params};
 
 use crate::error::{Error, Result};
 use crate::message::{Enqueued, Message, Moment, OnDuplicate, Payload};
 use crate::schema::{self, SCHEMA_VERSION};
-use crate::store::read;
+use crate::store::{bulk, read};
 
 /// How much the application lets in.
 #[derive(Debug)]
@@ -28,32 +29,49 @@ impl Limits {
             spare: AtomicU64::new(0),
         }
     }
+
+    /// Whether so many more fit for certain. They count as let in.
+    pub(super) fn take(&self, messages: u64) -> bool {
+        let order = Ordering::Relaxed;
+        let take = |spare: u64| spare.checked_sub(messages);
+        self.max_unsent.is_none() || self.spare.fetch_update(order, order, take).is_ok()
+    }
 }
 
-/// One statement, so that it takes the write lock before it reads. The key is looked for here
-/// and not left to the unique index: then the trigger that keeps conflicts aside for plain SQL
-/// stays out of it, since here the caller is told. A follower comes as `waiting`, which spares the
-/// triggers half of the work; they decide all the same.
-pub(crate) const INSERT: &str = "
-    INSERT INTO outbox (channel, status, message_id, dedupe_key, event_type, recipient, ordering_key, principal,
-                        content_type, headers, available_at, expires_at, created_at, payload)
-    SELECT :channel,
-           CASE WHEN :ordering_key IS NOT NULL
-                 AND (EXISTS (SELECT 1 FROM outbox WHERE channel = :channel
-                                 AND ordering_key = :ordering_key AND status = 'pending')
-                   OR EXISTS (SELECT 1 FROM outbox WHERE channel = :channel
-                                 AND ordering_key = :ordering_key AND status = 'sending'))
-                THEN 'waiting' ELSE 'pending' END,
-           coalesce(:message_id, lower(hex(randomblob(16)))),
-           coalesce(:dedupe_key, lower(hex(randomblob(16)))), :event_type, :recipient,
-           :ordering_key, :principal, :content_type, :headers, :available_at, :expires_at,
-           :created_at, :payload
-     WHERE :room
-       AND NOT EXISTS (SELECT 1 FROM outbox
-                        WHERE channel = :channel AND dedupe_key = :dedupe_key)
-       AND coalesce((SELECT CAST(value AS INTEGER) FROM outbox_meta
-                      WHERE key = 'min_writer'), 0) <= :version
-    RETURNING id";
+/// What is stored of a new message.
+pub(super) const COLUMNS: &str = "
+    channel, status, message_id, dedupe_key, event_type, recipient, ordering_key, principal,
+    content_type, headers, available_at, expires_at, created_at, payload";
+
+/// Whether a writer of version `?1` may still write here.
+pub(super) const ALLOWED: &str =
+    "coalesce((SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE key = 'min_writer'), 0) <= ?1";
+
+/// The status a message comes with. A follower comes as `waiting`, which spares the triggers half of
+/// the work; they decide all the same.
+pub(super) fn place(behind: &str, channel: &str, key: &str) -> String {
+    let lane = format!("SELECT 1 FROM outbox WHERE channel = {channel} AND ordering_key = {key}");
+    format!(
+        "CASE WHEN {key} IS NOT NULL
+               AND ({behind} OR EXISTS ({lane} AND status = 'pending')
+                 OR EXISTS ({lane} AND status = 'sending'))
+              THEN 'waiting' ELSE 'pending' END"
+    )
+}
+
+/// One statement, so that it takes the write lock before it reads. Where it may not write it has no
+/// `message_id` to give, which is refused. `VALUES`, as what a `SELECT` yields would be put into a
+/// table of its own first.
+pub(crate) static INSERT: LazyLock<String> = LazyLock::new(|| {
+    let status = place("?4", "?3", "?9");
+    format!(
+        "INSERT INTO outbox ({COLUMNS})
+         VALUES (?3, {status},
+                 CASE WHEN {ALLOWED} THEN coalesce(?5, lower(hex(randomblob(16)))) END,
+                 coalesce(?6, lower(hex(randomblob(16)))), ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14,
+                 ?2, ?15)"
+    )
+});
 
 pub(crate) const HOLDER: &str = "
     SELECT id, status, claims, event_type, recipient, ordering_key, principal, content_type,
@@ -77,21 +95,22 @@ pub(crate) fn enqueue(
     now: i64,
 ) -> Result<Enqueued> {
     message.validate(limits.max_payload)?;
-    let room = room(conn, limits)?;
-    let inserted = insert(conn, message, room.is_none(), now)?;
-    if let Some(id) = inserted {
-        return Ok(Enqueued::New { id });
-    }
-    if let Some(holder) = holder(conn, message)? {
-        return duplicate(conn, message, holder, now);
-    }
-    if let Some(full) = room {
-        return Err(full);
-    }
+    let refusal = match room(conn, limits)? {
+        Some(full) => full,
+        None => match insert(conn, message, now) {
+            Ok(Some(id)) => return Ok(Enqueued::New { id }),
+            Ok(None) => Error::Refused("a trigger of the application ignored the message".into()),
+            // Its key may be taken: SQLite has undone the statement, and with it what the trigger
+            // that keeps conflicts aside has noted. Here the caller is told.
+            Err(error) if refused(conn, &error) => error.into(),
+            Err(error) => return Err(error.into()),
+        },
+    };
     schema::check_writer(conn)?;
-    Err(Error::Refused(
-        "a trigger of the application ignored the message".into(),
-    ))
+    match holder(conn, message)? {
+        Some(holder) => duplicate(conn, message, holder, now),
+        None => Err(refusal),
+    }
 }
 
 /// Stores many. A message that is refused has its error in its place and does not stop the
@@ -103,18 +122,33 @@ pub(crate) fn enqueue_all<'a>(
     now: i64,
 ) -> Result<Vec<Result<Enqueued>>> {
     let mut answers = Vec::new();
-    for message in messages {
-        match enqueue(conn, message, limits, now) {
-            Err(
-                refused @ (Error::InvalidMessage { .. }
-                | Error::TooLarge { .. }
-                | Error::Duplicate { .. }
-                | Error::OutboxFull { .. }),
-            ) => answers.push(Err(refused)),
-            answer => answers.push(Ok(answer?)),
+    let mut messages = messages.into_iter();
+    loop {
+        let some: Vec<_> = messages.by_ref().take(bulk::ROWS).collect();
+        if some.is_empty() {
+            return Ok(answers);
+        }
+        if let Some(ids) = bulk::insert(conn, &some, limits, now)? {
+            answers.extend(ids.into_iter().map(|id| Ok(Enqueued::New { id })));
+            continue;
+        }
+        for message in some {
+            match enqueue(conn, message, limits, now) {
+                Err(
+                    refused @ (Error::InvalidMessage { .. }
+                    | Error::TooLarge { .. }
+                    | Error::Duplicate { .. }
+                    | Error::OutboxFull { .. }),
+                ) => answers.push(Err(refused)),
+                answer => answers.push(Ok(answer?)),
+            }
         }
     }
-    Ok(answers)
+}
+
+/// Whether the row was refused and the transaction goes on.
+pub(super) fn refused(conn: &Connection, error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) && !conn.is_autocommit()
 }
 
 impl ToSql for Payload {
@@ -126,29 +160,47 @@ impl ToSql for Payload {
     }
 }
 
-fn insert(conn: &Connection, message: &Message, room: bool, now: i64) -> Result<Option<i64>> {
-    let mut statement = conn.prepare_cached(INSERT)?;
-    let mut rows = statement.query(named_params! {
-        ":channel": message.channel,
-        ":message_id": message.message_id,
-        ":dedupe_key": message.dedupe_key,
-        ":event_type": message.event_type,
-        ":recipient": message.recipient,
-        ":ordering_key": message.ordering_key,
-        ":principal": message.principal,
-        ":content_type": message.content_type,
-        ":headers": message.headers_json(),
-        ":available_at": message.available.map(|it| it.resolve(now)),
-        ":expires_at": message.expires.map(|it| it.resolve(now)),
-        ":created_at": now,
-        ":payload": message.payload,
-        ":room": room,
-        ":version": SCHEMA_VERSION,
-    })?;
-    let id = rows.next()?.map(|row| row.get(0)).transpose()?;
-    // To the end, so that the statement is done and not merely abandoned.
-    while rows.next()?.is_some() {}
-    Ok(id)
+/// Its id, or nothing where a trigger of the application left it out.
+fn insert(conn: &Connection, message: &Message, now: i64) -> rusqlite::Result<Option<i64>> {
+    let mut statement = conn.prepare_cached(&INSERT)?;
+    statement.raw_bind_parameter(1, SCHEMA_VERSION)?;
+    statement.raw_bind_parameter(2, now)?;
+    bind(&mut statement, 3, message, false, now)?;
+    let rows = statement.raw_execute()?;
+    Ok((rows > 0).then(|| conn.last_insert_rowid()))
+}
+
+/// Parameters of one message.
+pub(super) const PARAMETERS: usize = 13;
+
+/// Gives a statement one message, from this parameter on. `behind`: another of its lane comes
+/// before it in the same statement.
+pub(super) fn bind(
+    statement: &mut Statement<'_>,
+    from: usize,
+    message: &Message,
+    behind: bool,
+    now: i64,
+) -> rusqlite::Result<()> {
+    let values: [&dyn ToSql; PARAMETERS] = [
+        &message.channel,
+        &behind,
+        &message.message_id,
+        &message.dedupe_key,
+        &message.event_type,
+        &message.recipient,
+        &message.ordering_key,
+        &message.principal,
+        &message.content_type,
+        &message.headers_json(),
+        &message.available.map(|it| it.resolve(now)),
+        &message.expires.map(|it| it.resolve(now)),
+        &message.payload,
+    ];
+    for (index, value) in (from..).zip(values) {
+        statement.raw_bind_parameter(index, value)?;
+    }
+    Ok(())
 }
 
 /// The message that has the key.
@@ -267,9 +319,7 @@ fn room(conn: &Connection, limits: &Limits) -> Result<Option<Error>> {
     let Some(limit) = limits.max_unsent else {
         return Ok(None);
     };
-    let take = |spare: u64| spare.checked_sub(1);
-    let order = Ordering::Relaxed;
-    if limits.spare.fetch_update(order, order, take).is_ok() {
+    if limits.take(1) {
         return Ok(None);
     }
     // Changes nothing, but takes the write lock before the count reads: a transaction that reads
@@ -282,6 +332,8 @@ fn room(conn: &Connection, limits: &Limits) -> Result<Option<Error>> {
     }
     // Only a part of what is free, since other processes enqueue too; the closer to the limit,
     // the more often it is counted.
-    limits.spare.store((limit - unsent - 1) / 8, order);
+    limits
+        .spare
+        .store((limit - unsent - 1) / 8, Ordering::Relaxed);
     Ok(None)
 }

@@ -30,7 +30,8 @@ pub(crate) fn info(conn: &Connection, path: &Path) -> Result<FileInfo> {
 }
 
 pub(crate) fn vacuum(conn: &Connection) -> Result<()> {
-    conn.execute_batch("VACUUM")?;
+    // It builds the new file among the temporary ones: a large one must not have to fit in memory.
+    conn.execute_batch("PRAGMA temp_store = FILE; VACUUM")?;
     // With a write-ahead log the file itself shrinks only now. Someone who still reads keeps it
     // from doing so; then a later checkpoint does it.
     conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;

@@ -1,5 +1,6 @@
 //! The only SQL.
 
+mod bulk;
 pub(crate) mod channel;
 pub(crate) mod check;
 pub(crate) mod claim;

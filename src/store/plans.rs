@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 use crate::schema::SCHEMA;
 use crate::store::{
-    channel, claim, enqueue, operate, retention, round, select, settle, stats, upkeep, why,
+    bulk, channel, claim, enqueue, operate, retention, round, select, settle, stats, upkeep, why,
 };
 
 /// The plan of a statement, one step a line.
@@ -124,12 +124,9 @@ fn what_is_settled_or_enqueued_is_found_by_a_key() {
     let groups: [(&str, &[&str]); 8] = [
         ("USING INTEGER PRIMARY KEY (rowid=?)", &by_id),
         ("outbox_lane ", &[settle::TAKE_BACK_RUN, settle::RUN_CLAIMS]),
-        ("outbox_lane ", &[enqueue::INSERT]),
+        ("outbox_lane ", &[&enqueue::INSERT, &bulk::INSERT]),
         ("outbox_attempt_message", &attempts),
-        (
-            "(channel=? AND dedupe_key=?)",
-            &[enqueue::INSERT, enqueue::HOLDER],
-        ),
+        ("(channel=? AND dedupe_key=?)", &[enqueue::HOLDER]),
         (
             "outbox_due (channel=? AND status=?",
             &[stats::UNSENT, stats::MOST_ATTEMPTS],

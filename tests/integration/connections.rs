@@ -9,6 +9,7 @@ use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::{Error, Message, Outbox, Result};
 
 use crate::fixture::{Till, argument, child, nap, one, put, succeeded};
+use crate::vfs::{Call, Fault, Trouble, Vfs};
 
 #[test]
 fn a_new_file_has_the_write_ahead_log_and_syncs_every_commit() {
@@ -19,6 +20,7 @@ fn a_new_file_has_the_write_ahead_log_and_syncs_every_commit() {
     for conn in &lent {
         assert_eq!(one(conn, "PRAGMA synchronous"), "3");
         assert_eq!(one(conn, "PRAGMA busy_timeout"), "5000");
+        assert_eq!(one(conn, "PRAGMA temp_store"), "2");
     }
 }
 
@@ -139,6 +141,46 @@ fn a_higher_durability_of_the_application_is_kept() {
     let conn = outbox.connection().unwrap();
     assert_eq!(one(&conn, "PRAGMA synchronous"), "3");
     assert_eq!(one(&conn, "PRAGMA busy_timeout"), "9000");
+}
+
+#[test]
+fn temporary_storage_is_where_the_application_wants_it() {
+    let till = Till::new();
+    let outbox = Outbox::options()
+        .on_connect(|conn| conn.execute_batch("PRAGMA temp_store = FILE"))
+        .open(&till.path)
+        .unwrap();
+    let conn = outbox.connection().unwrap();
+    assert_eq!(one(&conn, "PRAGMA temp_store"), "1");
+}
+
+/// What SQLite keeps to undo a statement went to a file, for the rest of a large transaction, and
+/// cost ten writes for every message.
+#[test]
+fn a_large_transaction_opens_no_temporary_file() {
+    let vfs = Vfs::register();
+    let till = Till::new();
+    let outbox = Outbox::options().vfs(vfs.name()).open(&till.path).unwrap();
+    outbox
+        .transaction(|tx| {
+            vfs.fail(Fault {
+                calls: &[Call::Open],
+                first: 1,
+                times: u64::MAX,
+                trouble: Trouble::Io,
+            });
+            let insert =
+                "INSERT INTO outbox (channel, ordering_key, payload) VALUES ('sales', ?1, ?2)";
+            let mut insert = tx.prepare(insert).map_err(Error::from)?;
+            for i in 0..2_000 {
+                insert.execute((i % 7, "x".repeat(300)))?;
+            }
+            tx.execute("UPDATE outbox SET event_type = 'sale'", [])?;
+            anyhow::Ok(())
+        })
+        .unwrap();
+    assert_eq!(vfs.heal(), 0);
+    assert_eq!(outbox.unsent().unwrap(), 2_000);
 }
 
 #[test]

@@ -11,6 +11,7 @@
 
 mod admission;
 mod broken;
+mod bulk;
 #[cfg(feature = "cli")]
 mod cli;
 mod clock;
