@@ -114,7 +114,9 @@ impl Transact<'_> {
                     messages: 1,
                     bytes: 1,
                 };
+                let before = effects.runs.len();
                 if self.launch(name, head, true, &mut room, effects)? {
+                    self.mark(effects.runs.get(before..).unwrap_or_default())?;
                     channels.get(name).take_probe(took, self.at.wall);
                     return Ok(());
                 }
@@ -141,6 +143,7 @@ impl Transact<'_> {
             if limit == 0 || room.bytes == 0 {
                 continue;
             }
+            let before = effects.runs.len();
             for head in self.candidates(range, name, limit)? {
                 if room.messages == 0 || room.bytes == 0 || runs == 0 {
                     break;
@@ -149,6 +152,7 @@ impl Transact<'_> {
                     runs -= 1;
                 }
             }
+            self.mark(effects.runs.get(before..).unwrap_or_default())?;
         }
         Ok(())
     }
@@ -168,7 +172,7 @@ impl Transact<'_> {
         Ok(found)
     }
 
-    /// Claims a message, with the followers of its ordering key, as one run.
+    /// Makes one run of a message and the followers of its ordering key; [`mark`](Self::mark) claims it.
     fn launch(
         &self,
         name: &str,
@@ -216,17 +220,22 @@ impl Transact<'_> {
         Ok(true)
     }
 
-    /// Claims one row. One that cannot be sent becomes a dead letter with the reason.
+    /// Reads a row that is to be claimed, and when careful claims it. One that cannot be sent
+    /// becomes a dead letter with the reason.
     fn take(
         &self,
         id: i64,
         lease: i64,
         effects: &mut Effects,
     ) -> Result<Option<Delivery>, Trouble> {
-        let taken = self.guarded(id, effects, |_| {
-            claim::take(self.conn, id, lease, self.instance)
+        let read = self.guarded(id, effects, |_| {
+            let read = claim::read(self.conn, id, self.instance)?;
+            let refused = self.careful
+                && matches!(read, Some(Ok(_)))
+                && claim::take(self.conn, &[id], lease)? == 0;
+            Ok(read.filter(|_| !refused))
         })?;
-        match taken.flatten() {
+        match read.flatten() {
             Some(Ok(delivery)) => Ok(Some(delivery)),
             Some(Err(reason)) => {
                 let quarantined = self.guarded(id, effects, |_| {
@@ -239,6 +248,20 @@ impl Transact<'_> {
                 Ok(None)
             }
             None => Ok(None),
+        }
+    }
+
+    /// Claims the rows of these runs together, unless that was done one by one.
+    fn mark(&self, runs: &[ClaimedRun]) -> Result<(), Trouble> {
+        if self.careful {
+            return Ok(());
+        }
+        let deliveries = runs.iter().flat_map(|run| &run.deliveries);
+        let mut ids: Vec<i64> = deliveries.map(|it| it.id).collect();
+        ids.sort_unstable();
+        match claim::take(self.conn, &ids, self.lease().0)? == ids.len() {
+            true => Ok(()),
+            false => Err(Trouble::Uneven),
         }
     }
 }

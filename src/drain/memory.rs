@@ -18,9 +18,11 @@ use crate::store::claim::Stale;
 /// make living claims look dead.
 pub(crate) const STEAL_AFTER: Duration = Duration::from_secs(2);
 
-/// Runs a channel may have under way before anything was delivered; each delivery allows one more.
+/// Runs a channel may have under way before anything was delivered.
 const PACE_START: usize = 2;
-/// A pace that no longer limits anything.
+/// And after trouble; each delivery then allows one more.
+const PACE_TROUBLED: usize = 1;
+/// A pace that limits nothing.
 const PACE_FULL: usize = 4096;
 
 /// What a channel with a rate may still send, and when that was counted.
@@ -174,7 +176,8 @@ impl Memory {
         self.channels.iter().filter_map(held).collect()
     }
 
-    /// Runs a channel may have under way at most, for a slow start.
+    /// Runs a channel may have under way at most: two until its first delivery, and few after
+    /// trouble.
     pub(crate) fn pace(&self, channel: &str) -> usize {
         self.pace.get(channel).copied().unwrap_or(PACE_START)
     }
@@ -245,7 +248,7 @@ impl Memory {
     pub(crate) fn read_again(&mut self, channels: HashMap<String, Channel>) {
         for (name, channel) in &channels {
             if channel.state != ChannelState::Ok {
-                self.pace.insert(name.clone(), 1);
+                self.pace.insert(name.clone(), PACE_TROUBLED);
             }
             self.notice(name, channel);
         }
@@ -310,11 +313,11 @@ impl Memory {
         }
         self.channels.extend(changes.changed);
         for (channel, delivered) in changes.delivered {
-            let pace = self.pace(&channel).saturating_add(delivered).min(PACE_FULL);
-            self.pace.insert(channel, pace);
+            let pace = self.pace.entry(channel).or_insert(PACE_FULL);
+            *pace = pace.saturating_add(delivered).min(PACE_FULL);
         }
         for channel in changes.opened {
-            self.pace.insert(channel, 1);
+            self.pace.insert(channel, PACE_TROUBLED);
         }
         if let Some(suspects) = changes.suspects {
             self.suspects = suspects;

@@ -83,7 +83,8 @@ impl Drainer {
         match round.step(&self.conn)? {
             Stepped::Looked => {}
             Stepped::Wrote => {
-                self.mind_manners(self.clock.monotonic().saturating_sub(begun));
+                let held = self.clock.monotonic().saturating_sub(begun);
+                self.mind_manners(held, held);
             }
             Stepped::NotYet => retention.round = None,
             Stepped::Finished { wrote, more } => {

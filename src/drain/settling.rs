@@ -9,7 +9,7 @@ use crate::drain::flight::{Report, Told};
 use crate::drain::transact::{Channels, Effects, Transact, Trouble};
 use crate::observer::Event;
 use crate::store::pool;
-use crate::store::settle::{self, Claim, Recorded};
+use crate::store::settle::{self, Claim, Recorded, Sent};
 use crate::verdict::{Facts, Verdict, judge};
 
 /// A receiver's clock that differs by less is nobody's business, in milliseconds.
@@ -23,12 +23,17 @@ impl Transact<'_> {
         dice: &mut Dice,
         effects: &mut Effects,
     ) -> Result<(), Trouble> {
+        let mut sent = Vec::new();
         for report in reports.iter().take(self.batch) {
-            self.settle_one(report, channels, dice, effects)?;
+            self.settle_one(report, channels, dice, &mut sent, effects)?;
             effects.changes.landed.push((report.run, report.id));
             effects.recorded += 1;
         }
-        Ok(())
+        sent.sort_by_key(|it| it.claim.id);
+        match settle::record_sent(self.conn, &sent, self.at.wall)? == sent.len() {
+            true => Ok(()),
+            false => Err(Trouble::Uneven),
+        }
     }
 
     fn settle_one(
@@ -36,6 +41,7 @@ impl Transact<'_> {
         report: &Report,
         channels: &mut Channels<'_>,
         dice: &mut Dice,
+        sent: &mut Vec<Sent>,
         effects: &mut Effects,
     ) -> Result<(), Trouble> {
         let flown = self.memory.flight.get(report.run);
@@ -87,6 +93,22 @@ impl Transact<'_> {
             self.at.wall,
             dice,
         );
+        // Deliveries are recorded together at the end, unless someone looks at each.
+        let verdict = match verdict {
+            Verdict::Sent(receipt) if self.together() => {
+                if !self.memory.untouchable.contains(&report.id) {
+                    self.delivered(delivery, &receipt, effects)?;
+                    let keep_answer = policy.keep_answer;
+                    sent.push(Sent {
+                        claim,
+                        receipt,
+                        keep_answer,
+                    });
+                }
+                return Ok(());
+            }
+            verdict => verdict,
+        };
         let wrote = self.guarded(report.id, effects, |_| {
             settle::record(
                 self.conn,
@@ -105,6 +127,11 @@ impl Transact<'_> {
             Some(Recorded::Late) => self.late(delivery, &verdict, policy.keep_answer, effects)?,
         }
         Ok(())
+    }
+
+    /// Whether many rows may be changed by one statement.
+    fn together(&self) -> bool {
+        !self.careful && self.hook.is_none()
     }
 
     /// The verdict stands in the file: say so.

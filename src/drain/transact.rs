@@ -34,6 +34,8 @@ const LOSS_DELAY: i64 = 60_000;
 #[derive(Debug)]
 pub(crate) enum Trouble {
     Sqlite(rusqlite::Error),
+    /// Of many rows changed by one statement, some did not change: one by one will tell which.
+    Uneven,
     /// The application's hook committed or rolled back what was not its own.
     HookEndedTransaction {
         id: i64,

@@ -61,12 +61,17 @@ impl Drainer {
                     careful = true;
                     continue;
                 }
+                Err(Trouble::Uneven) => {
+                    careful = true;
+                    continue;
+                }
                 Err(Trouble::Sqlite(error)) => return Err(error.into()),
             };
+            let worked = self.clock.monotonic().saturating_sub(begun);
             match tx.commit() {
                 Ok(()) => {
                     self.failing = false;
-                    self.mind_manners(self.clock.monotonic().saturating_sub(begun));
+                    self.mind_manners(worked, self.clock.monotonic().saturating_sub(begun));
                     return Ok(effects);
                 }
                 Err(error) if is_constraint(&error) && self.hook.is_some() && batch > 1 => {
@@ -90,7 +95,8 @@ impl Drainer {
     }
 
     /// Leaves the lock free in proportion to how long it was held, and keeps transactions short.
-    pub(crate) fn mind_manners(&mut self, held: Duration) {
+    /// The commit itself, a sync of the disk, takes as long for few rows as for many.
+    pub(crate) fn mind_manners(&mut self, worked: Duration, held: Duration) {
         let share = self.settings.lock_share;
         let now = self.clock.monotonic();
         // Never so long that a lease could not be renewed in time.
@@ -99,7 +105,7 @@ impl Drainer {
         self.not_before = now.saturating_add(pause);
         self.batch = if share >= 1.0 {
             BATCH * 4
-        } else if held > HOLD {
+        } else if worked > HOLD {
             (self.batch / 2).max(BATCH_MIN)
         } else {
             (self.batch + 4).min(BATCH)

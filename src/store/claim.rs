@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
 use crate::dispatch::Delivery;
-use crate::store::{Raw, rows};
+use crate::store::{Raw, rows, set_size, sets};
 
 /// Channels that have something pending or claimed, by name. Index `outbox_due`, loose.
 pub(crate) const NEXT_CHANNEL: &str = "
@@ -47,13 +47,22 @@ SELECT id, next_attempt_at, available_at, expires_at FROM outbox
                      9223372036854775807)
  ORDER BY id LIMIT ?4";
 
-/// Marks one message as claimed. The claim number only rises: with the id it is the fencing token.
+/// What a sender needs of a message that may be claimed.
+pub(crate) const READ: &str = "
+SELECT id, message_id, channel, dedupe_key, event_type, recipient, ordering_key, principal,
+       content_type, headers, payload, claims, attempts, created_at, expires_at
+  FROM outbox WHERE id = ?1 AND (status = 'pending' OR status = 'waiting')";
+
+/// Marks messages as claimed. The claim number only rises: with the id it is the fencing token.
 /// A `settled_at` that a foreign hand left behind would pass for an earlier holder's delivery.
-pub(crate) const TAKE: &str = "
-UPDATE outbox SET status = 'sending', claims = claims + 1, next_attempt_at = ?2, settled_at = NULL
- WHERE id = ?1 AND (status = 'pending' OR status = 'waiting')
-RETURNING id, message_id, channel, dedupe_key, event_type, recipient, ordering_key, principal,
-          content_type, headers, payload, claims, attempts, created_at, expires_at";
+pub(crate) fn take_sql(size: usize) -> String {
+    let ids = vec!["?"; size].join(", ");
+    format!(
+        "
+UPDATE outbox SET status = 'sending', claims = claims + 1, next_attempt_at = ?1, settled_at = NULL
+ WHERE id BETWEEN ?2 AND ?3 AND id IN ({ids}) AND (status = 'pending' OR status = 'waiting')"
+    )
+}
 
 /// The earliest due time of a channel; 0 for a fresh message. Index `outbox_due`.
 pub(crate) const FIRST_PENDING: &str = "
@@ -154,16 +163,31 @@ pub(crate) fn followers(
     Ok(run)
 }
 
-/// Claims one message until `lease`.
-pub(crate) fn take(
+/// Reads one message as its next attempt will see it; `None` when it may not be claimed.
+pub(crate) fn read(
     conn: &Connection,
     id: i64,
-    lease: i64,
     instance: &Arc<str>,
 ) -> rusqlite::Result<Option<Decoded>> {
-    conn.prepare_cached(TAKE)?
-        .query_row((id, lease), |row| decode(row, instance))
+    conn.prepare_cached(READ)?
+        .query_row([id], |row| decode(row, instance))
         .optional()
+}
+
+/// Claims messages, given in the order of their ids, until `lease`, many by one statement. Returns
+/// how many were claimed.
+pub(crate) fn take(conn: &Connection, ids: &[i64], lease: i64) -> rusqlite::Result<usize> {
+    let mut taken = 0;
+    for set in sets(ids, |id| *id) {
+        let size = set_size(set.len());
+        let bounds = [Some(lease), set.first().copied(), set.last().copied()];
+        let padding = std::iter::repeat_n(None, size.saturating_sub(set.len()));
+        let ids = set.iter().copied().map(Some).chain(padding);
+        taken += conn
+            .prepare_cached(&take_sql(size))?
+            .execute(params_from_iter(bounds.into_iter().chain(ids)))?;
+    }
+    Ok(taken)
 }
 
 pub(crate) fn first_pending(conn: &Connection, channel: &str) -> rusqlite::Result<Option<i64>> {
@@ -276,7 +300,7 @@ fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
             content_type: content_type?.unwrap_or_default(),
             headers: parse_headers(headers?.as_deref())?,
             payload,
-            attempt: u32::try_from(claims).unwrap_or(u32::MAX),
+            attempt: u32::try_from(claims.saturating_add(1)).unwrap_or(u32::MAX),
             charged: u32::try_from(attempts).unwrap_or(0),
             created_at: created_at?.unwrap_or_default(),
             expires_at: expires_at?,

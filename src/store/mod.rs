@@ -26,6 +26,36 @@ pub(crate) mod why;
 use rusqlite::ToSql;
 use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 
+/// Rows that one statement changes at most. One statement for many rows costs half of what many
+/// statements do; of a few sizes only, so that each is prepared once.
+pub(crate) const SET: usize = 64;
+
+/// The size of the statement that takes so many rows; the rest of it is padded.
+pub(crate) fn set_size(rows: usize) -> usize {
+    match rows {
+        0..=1 => 1,
+        2..=8 => 8,
+        _ => SET,
+    }
+}
+
+/// Cuts rows that are sorted by id into sets for one statement each, such that few others lie
+/// between the first and the last of a set. With the statistics of a nearly empty outbox SQLite
+/// walks over all that lie in between, and without such bounds over the whole table.
+pub(crate) fn sets<T>(mut rows: &[T], id: impl Fn(&T) -> i64) -> impl Iterator<Item = &[T]> {
+    const APART: i64 = SET as i64;
+    std::iter::from_fn(move || {
+        let first = id(rows.first()?);
+        let near = |(at, row): (usize, &T)| {
+            at < SET && id(row).saturating_sub(first) <= self::rows(at).saturating_mul(APART)
+        };
+        let size = rows.iter().enumerate().take_while(|it| near(*it)).count();
+        let (set, rest) = rows.split_at(size.max(1));
+        rows = rest;
+        Some(set)
+    })
+}
+
 /// A number of rows as SQLite takes it.
 pub(crate) fn rows(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)

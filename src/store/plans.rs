@@ -4,7 +4,8 @@ use rusqlite::Connection;
 
 use crate::schema::SCHEMA;
 use crate::store::{
-    bulk, channel, claim, enqueue, operate, retention, round, select, settle, stats, upkeep, why,
+    SET, bulk, channel, claim, enqueue, operate, retention, round, select, settle, stats, upkeep,
+    why,
 };
 
 /// The plan of a statement, one step a line.
@@ -21,10 +22,27 @@ fn plan(conn: &Connection, sql: &str) -> String {
     steps.join("\n")
 }
 
+/// A file without statistics, and one whose statistics tell of the morning it was nearly empty.
+fn files() -> [Connection; 2] {
+    let [fresh, analysed] = [(); 2].map(|()| Connection::open_in_memory().unwrap());
+    fresh.execute_batch(SCHEMA).unwrap();
+    analysed.execute_batch(SCHEMA).unwrap();
+    let few = "
+        INSERT INTO outbox (channel, ordering_key, status, settled_at, payload)
+        VALUES ('sales', 'till-1', 'dead', 1, ''), ('sales', 'till-1', 'waiting', NULL, ''),
+               ('sales', NULL, 'pending', NULL, ''), ('sales', NULL, 'sending', NULL, ''),
+               ('sales', NULL, 'sent', 1, '');
+        ANALYZE";
+    analysed.execute_batch(few).unwrap();
+    [fresh, analysed]
+}
+
 #[test]
 fn hot_statements_follow_their_index_and_sort_nothing() {
-    let conn = Connection::open_in_memory().unwrap();
-    conn.execute_batch(SCHEMA).unwrap();
+    files().iter().for_each(hot_statements);
+}
+
+fn hot_statements(conn: &Connection) {
     let due = [
         claim::NEXT_CHANNEL,
         claim::FRESH,
@@ -73,7 +91,7 @@ fn hot_statements_follow_their_index_and_sort_nothing() {
     ];
     for (index, statements) in groups {
         for sql in statements {
-            let plan = plan(&conn, sql);
+            let plan = plan(conn, sql);
             assert!(plan.contains(index), "{sql}\n{plan}");
             assert!(!plan.contains("TEMP B-TREE"), "{sql}\n{plan}");
             let scans = plan
@@ -85,9 +103,9 @@ fn hot_statements_follow_their_index_and_sort_nothing() {
             );
         }
     }
-    let by_id = plan(&conn, select::OTHERS);
+    let by_id = plan(conn, select::OTHERS);
     assert!(
-        by_id.contains("USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        by_id.contains("USING INTEGER PRIMARY KEY (rowid>?"),
         "{by_id}"
     );
     assert!(!by_id.contains("TEMP B-TREE"), "{by_id}");
@@ -96,10 +114,12 @@ fn hot_statements_follow_their_index_and_sort_nothing() {
 /// One message, one lane, one channel: whatever the drain or an enqueue writes, it finds by a key.
 #[test]
 fn what_is_settled_or_enqueued_is_found_by_a_key() {
-    let conn = Connection::open_in_memory().unwrap();
-    conn.execute_batch(SCHEMA).unwrap();
+    files().iter().for_each(what_is_settled);
+}
+
+fn what_is_settled(conn: &Connection) {
     let by_id = [
-        claim::TAKE,
+        claim::READ,
         settle::SENT,
         settle::CONFIRM,
         settle::AGAIN,
@@ -114,6 +134,7 @@ fn what_is_settled_or_enqueued_is_found_by_a_key() {
         settle::POSTPONE,
         settle::QUARANTINE,
         upkeep::EXPIRE,
+        upkeep::REBASE,
         enqueue::REPLACE,
         retention::DELETE,
         round::STAMP,
@@ -131,22 +152,30 @@ fn what_is_settled_or_enqueued_is_found_by_a_key() {
             "outbox_due (channel=? AND status=?",
             &[stats::UNSENT, stats::MOST_ATTEMPTS],
         ),
-        ("outbox_expiry", &[upkeep::REBASE]),
+        ("outbox_expiry", &[upkeep::DATED_BEFORE]),
         ("PRIMARY KEY (channel=?)", &[stats::STATE, &state]),
     ];
+    // Either by each id, or between the first and the last, never further.
+    for sql in [claim::take_sql(SET), settle::sent_sql(SET)] {
+        let plan = plan(conn, &sql);
+        assert!(
+            plan.starts_with("SEARCH outbox USING INTEGER PRIMARY KEY (rowid"),
+            "{sql}\n{plan}"
+        );
+    }
     for (index, statements) in groups {
         for sql in statements {
-            let plan = plan(&conn, sql);
+            let plan = plan(conn, sql);
             assert!(plan.contains(index), "{sql}\n{plan}");
             assert!(!plan.contains("TEMP B-TREE"), "{sql}\n{plan}");
             assert!(!plan.contains("SCAN outbox"), "{sql}\n{plan}");
         }
     }
     // From the end, and no further than one row.
-    assert_eq!(plan(&conn, upkeep::NEWEST_ENQUEUE), "SCAN outbox");
+    assert_eq!(plan(conn, upkeep::NEWEST_ENQUEUE), "SCAN outbox");
     // These write one row; the triggers that follow are measured below.
     for sql in [settle::LOG_ATTEMPT, upkeep::NORMALISE, channel::SAVE] {
-        assert!(!plan(&conn, sql).contains("SCAN"), "{sql}");
+        assert!(!plan(conn, sql).contains("SCAN"), "{sql}");
     }
 }
 

@@ -7,13 +7,35 @@
 use rusqlite::{Connection, OptionalExtension, named_params};
 
 use crate::dispatch::{Failure, Receipt};
-use crate::store::Raw;
+use crate::store::{Raw, set_size, sets};
 use crate::verdict::Verdict;
 
 pub(crate) const SENT: &str = "
 UPDATE outbox SET status = 'sent', settled_at = :now, last_attempt_at = :now, last_error = NULL,
        provider_id = coalesce(provider_id, :provider_id), answer = coalesce(answer, :answer)
  WHERE id = :id AND claims = :claims AND status = 'sending' AND settled_at IS NULL";
+
+/// The same for many deliveries, each `(id, claims, provider_id, answer)`. Not an `UPDATE … FROM`:
+/// with the statistics of a nearly empty outbox, SQLite would walk the whole table for it.
+pub(crate) fn sent_sql(size: usize) -> String {
+    let first = |row: usize| row * 4 + 4;
+    let each = |column: usize| -> String {
+        let told = |row: usize| format!(" WHEN ?{} THEN ?{}", first(row), first(row) + column);
+        (0..size).map(told).collect()
+    };
+    let ids: Vec<String> = (0..size).map(|row| format!("?{}", first(row))).collect();
+    format!(
+        "
+UPDATE outbox SET status = 'sent', settled_at = ?1, last_attempt_at = ?1, last_error = NULL,
+       provider_id = coalesce(provider_id, CASE id{} END), answer = coalesce(answer, CASE id{} END)
+ WHERE id BETWEEN ?2 AND ?3 AND id IN ({}) AND claims = CASE id{} END
+   AND status = 'sending' AND settled_at IS NULL",
+        each(2),
+        each(3),
+        ids.join(", "),
+        each(1),
+    )
+}
 
 /// An earlier holder delivered it: nothing the present one says can undo that.
 pub(crate) const CONFIRM: &str = "
@@ -122,6 +144,40 @@ pub(crate) enum Recorded {
     Confirmed,
     /// The claim had passed on.
     Late,
+}
+
+/// A delivery to be recorded.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) claim: Claim,
+    pub(crate) receipt: Receipt,
+    pub(crate) keep_answer: usize,
+}
+
+/// Writes deliveries, given in the order of their ids, many by one statement. Returns how many were
+/// written: where some were not, their claims had passed on.
+pub(crate) fn record_sent(conn: &Connection, sent: &[Sent], now: i64) -> rusqlite::Result<usize> {
+    let mut recorded = 0;
+    for set in sets(sent, |it| it.claim.id) {
+        let size = set_size(set.len());
+        let mut statement = conn.prepare_cached(&sent_sql(size))?;
+        statement.raw_bind_parameter(1, now)?;
+        statement.raw_bind_parameter(2, set.first().map(|it| it.claim.id))?;
+        statement.raw_bind_parameter(3, set.last().map(|it| it.claim.id))?;
+        for row in 0..size {
+            // What is left over matches nothing.
+            let told = set.get(row);
+            let answer = told.and_then(|it| bounded(it.receipt.answer.as_deref(), it.keep_answer));
+            let provider = told.and_then(|it| it.receipt.provider_id.as_deref());
+            let first = row * 4 + 4;
+            statement.raw_bind_parameter(first, told.map(|it| it.claim.id))?;
+            statement.raw_bind_parameter(first + 1, told.map(|it| it.claim.claims))?;
+            statement.raw_bind_parameter(first + 2, provider)?;
+            statement.raw_bind_parameter(first + 3, answer)?;
+        }
+        recorded += statement.raw_execute()?;
+    }
+    Ok(recorded)
 }
 
 /// Writes one verdict, and the attempt if it failed.

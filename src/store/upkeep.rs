@@ -19,11 +19,14 @@ pub(crate) const EXPIRE: &str = "
 UPDATE outbox SET status = 'expired', settled_at = ?2
  WHERE id = ?1 AND (status = 'pending' OR status = 'waiting')";
 
+/// Enqueued, with an end, by a clock that stood before any honest time. Index `outbox_expiry`.
+pub(crate) const DATED_BEFORE: &str = "
+SELECT id FROM outbox
+ WHERE expires_at < ?1 AND created_at < ?1 AND (status = 'pending' OR status = 'waiting')
+ LIMIT ?2";
+
 pub(crate) const REBASE: &str = "
-UPDATE outbox SET expires_at = ?1 + max(expires_at - max(created_at, 0), 0) WHERE id IN (
-  SELECT id FROM outbox
-   WHERE expires_at < ?2 AND created_at < ?2 AND (status = 'pending' OR status = 'waiting')
-   LIMIT ?3)";
+UPDATE outbox SET expires_at = ?2 + max(expires_at - max(created_at, 0), 0) WHERE id = ?1";
 
 /// What is due later, soonest first. Index `outbox_due`.
 pub(crate) const DUE_LATER: &str = "
@@ -74,8 +77,15 @@ pub(crate) fn rebase(
     honest: i64,
     limit: usize,
 ) -> rusqlite::Result<usize> {
-    conn.prepare_cached(REBASE)?
-        .execute((now, honest, rows(limit)))
+    let dated: Vec<i64> = conn
+        .prepare_cached(DATED_BEFORE)?
+        .query_map((honest, rows(limit)), |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut rebase = conn.prepare_cached(REBASE)?;
+    for id in &dated {
+        rebase.execute((id, now))?;
+    }
+    Ok(dated.len())
 }
 
 /// Unsent messages whose time has passed, at most `limit`.
