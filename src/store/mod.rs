@@ -85,6 +85,13 @@ impl Raw {
         }
     }
 
+    /// Whether a walk in SQLite's order that stands here gets on with `next`. In a file of another
+    /// encoding a broken name is read as another one, which may stand before it: the walk would
+    /// begin anew there, and never end.
+    pub(crate) fn leads_to(&self, next: &Self) -> bool {
+        self < next || (self != next && !self.show().contains('\u{FFFD}'))
+    }
+
     pub(crate) fn show(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }

@@ -168,13 +168,13 @@ pub(crate) fn headless_lanes(
             .prepare_cached(NEXT_LANE)?
             .query_row((&cursor.channel, &cursor.key), |row| row.get(0))?;
         match next {
-            Some(key) if key != cursor.key => cursor.key = key,
+            Some(key) if cursor.key.leads_to(&key) => cursor.key = key,
             _ => {
                 let channel: Option<Raw> = conn
                     .prepare_cached(NEXT_LANE_CHANNEL)?
                     .query_row([&cursor.channel], |row| row.get(0))?;
                 match channel {
-                    Some(channel) if channel != cursor.channel => {
+                    Some(channel) if cursor.channel.leads_to(&channel) => {
                         cursor = LaneCursor {
                             channel,
                             key: Raw::default(),

@@ -96,6 +96,28 @@ fn a_walk_over_names_that_are_no_text_ends() {
     }
 }
 
+/// In UTF-16 a surrogate without its other half is read as U+FFFD, which stands elsewhere in the
+/// order than what was read.
+#[test]
+fn a_walk_over_names_that_change_when_they_are_read_ends() {
+    for (encoding, before, broken) in [("UTF-16le", "fe00", "fedc"), ("UTF-16be", "fffe", "dc00")] {
+        let folder = folder_in_memory();
+        let good = corpus::encoded(folder.path(), encoding);
+        for column in ["channel", "ordering_key"] {
+            let script = format!(
+                "DROP TRIGGER outbox_place; DROP TRIGGER outbox_status_changed;
+                 UPDATE outbox SET {column} = CAST(x'{before}' AS TEXT)
+                  WHERE dedupe_key IN ('lane-3', 'free-3');
+                 UPDATE outbox SET {column} = CAST(x'{broken}' AS TEXT)
+                  WHERE dedupe_key IN ('lane-4', 'free-4')"
+            );
+            let (_folder, path) = run_on_good(&good, &script).unwrap();
+            let answers = exercise::everything(&path);
+            assert!(answers.sent > 20, "{encoding} {column}: {answers:?}");
+        }
+    }
+}
+
 /// With an empty idempotency key the receiver would take it for any other that has none.
 #[test]
 fn a_message_without_an_id_is_not_sent() {

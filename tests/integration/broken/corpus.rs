@@ -29,8 +29,14 @@ impl Broken {
 
 /// A good file with messages of every kind, without a write-ahead log.
 pub(super) fn good(folder: &Path) -> Vec<u8> {
+    encoded(folder, "UTF-8")
+}
+
+/// The same in one of SQLite's encodings.
+pub(super) fn encoded(folder: &Path, encoding: &str) -> Vec<u8> {
     let path = folder.join("good.db");
     let conn = Connection::open(&path).unwrap();
+    conn.pragma_update(None, "encoding", encoding).unwrap();
     conn.execute_batch("CREATE TABLE sale (id TEXT PRIMARY KEY)")
         .unwrap();
     let clock = ManualClock::at(NOW);
