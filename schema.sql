@@ -221,14 +221,15 @@ CREATE INDEX IF NOT EXISTS outbox_conflict_key
 -- unless its channel skips the dead.
 --
 -- SQLite has no procedures, so this view serves as one: it has no rows, and
--- inserting (channel, ordering_key) into it puts that lane in order. Doing so
--- is always safe. The triggers below do it after every change; by hand it
+-- inserting (channel, ordering_key) into it puts that lane in order; without
+-- an ordering key there is no lane. Doing so is always safe. The triggers below do it after every change; by hand it
 -- mends a lane that was changed behind their back.
 CREATE VIEW IF NOT EXISTS outbox_lane_procedure (channel, ordering_key) AS
   SELECT NULL, NULL WHERE 0;
 
 CREATE TRIGGER IF NOT EXISTS outbox_lane_order
 INSTEAD OF INSERT ON outbox_lane_procedure
+WHEN NEW.ordering_key IS NOT NULL
 BEGIN
   -- Demote whatever may not be pending.
   UPDATE outbox SET status = 'waiting'
@@ -274,15 +275,16 @@ END;
 -- A stored payload that was emptied after settling is taken for the same.
 --
 -- Both stand in one trigger, and the guard in its condition, for speed: a good
--- row with a new key goes no further.
+-- row with a new key goes no further. So what every row has is tested without
+-- a function: numbers come before texts, and texts before blobs.
 CREATE TRIGGER IF NOT EXISTS outbox_guard
 BEFORE INSERT ON outbox
 WHEN CASE
-    WHEN typeof(NEW.channel) <> 'text' OR NEW.channel = '' OR instr(NEW.channel, ':') > 0
+    WHEN (NEW.channel > '' AND NEW.channel < x'') IS NOT 1 OR instr(NEW.channel, ':') > 0
       THEN RAISE(ABORT, 'outbox: channel must be a text, not empty and without a colon')
-    WHEN typeof(NEW.dedupe_key) <> 'text' OR NEW.dedupe_key = ''
+    WHEN (NEW.dedupe_key > '' AND NEW.dedupe_key < x'') IS NOT 1
       THEN RAISE(ABORT, 'outbox: dedupe_key must be a text and not empty')
-    WHEN typeof(NEW.payload) NOT IN ('text', 'blob')
+    WHEN (NEW.payload >= '') IS NOT 1
       THEN RAISE(ABORT, 'outbox: payload must be a text or a blob')
     WHEN NEW.status IS NOT 'pending'
          AND (NEW.status IS NULL OR NEW.status NOT IN
@@ -301,7 +303,7 @@ WHEN CASE
       THEN RAISE(ABORT, 'outbox: attempts must be an integer from 0 to 1000000000')
     WHEN NEW.ordering_key IS NOT NULL AND (typeof(NEW.ordering_key) <> 'text' OR NEW.ordering_key = '')
       THEN RAISE(ABORT, 'outbox: ordering_key must be null or a text that is not empty')
-    WHEN typeof(NEW.message_id) <> 'text' OR NEW.message_id = ''
+    WHEN (NEW.message_id > '' AND NEW.message_id < x'') IS NOT 1
       THEN RAISE(ABORT, 'outbox: message_id must be a text and not empty')
     WHEN NEW.content_type IS NOT 'application/json' AND typeof(NEW.content_type) <> 'text'
       THEN RAISE(ABORT, 'outbox: content_type must be a text')
@@ -360,12 +362,34 @@ END;
 
 -- A conflict is over once its content is what the key's holder says. Inserting
 -- that holder's id into this view removes such conflicts.
+--
+-- INSERT OR REPLACE removes the message that held the key, and by default no
+-- delete trigger hears of it. The conflict keeper has noted that message; so
+-- its lane is put in order here, and its attempts go.
 CREATE VIEW IF NOT EXISTS outbox_conflict_procedure (message) AS
   SELECT NULL WHERE 0;
 
 CREATE TRIGGER IF NOT EXISTS outbox_conflict_over
 INSTEAD OF INSERT ON outbox_conflict_procedure
+WHEN EXISTS (SELECT 1
+               FROM outbox AS o
+               JOIN outbox_conflict AS k
+                 ON k.channel = o.channel AND k.dedupe_key = o.dedupe_key
+              WHERE o.id = NEW.message)
 BEGIN
+  INSERT INTO outbox_lane_procedure (channel, ordering_key)
+  SELECT DISTINCT k.channel, k.message_ordering_key
+    FROM outbox AS o
+    JOIN outbox_conflict AS k
+      ON k.channel = o.channel AND k.dedupe_key = o.dedupe_key
+   WHERE o.id = NEW.message AND k.message <> o.id;
+  DELETE FROM outbox_attempt
+   WHERE message IN (SELECT k.message
+                       FROM outbox AS o
+                       JOIN outbox_conflict AS k
+                         ON k.channel = o.channel AND k.dedupe_key = o.dedupe_key
+                      WHERE o.id = NEW.message AND k.message <> o.id)
+     AND NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.id = outbox_attempt.message);
   DELETE FROM outbox_conflict
    WHERE id IN (SELECT k.id
                   FROM outbox AS o
@@ -377,26 +401,6 @@ BEGIN
                        IS (o.event_type, o.recipient, o.ordering_key, o.principal,
                            o.content_type, o.headers, o.available_at, o.expires_at)
                    AND CAST(k.payload AS BLOB) = CAST(o.payload AS BLOB));
-END;
-
--- INSERT OR REPLACE removes the message that held the key, and by default no
--- delete trigger hears of it. The conflict keeper has noted that message; so
--- its lane is put in order here, its attempts go, and the conflict is over.
-CREATE TRIGGER IF NOT EXISTS outbox_replaced
-AFTER INSERT ON outbox
-WHEN EXISTS (SELECT 1 FROM outbox_conflict AS k
-              WHERE k.channel = NEW.channel AND k.dedupe_key = NEW.dedupe_key)
-BEGIN
-  INSERT INTO outbox_lane_procedure (channel, ordering_key)
-  SELECT DISTINCT k.channel, k.message_ordering_key
-    FROM outbox_conflict AS k
-   WHERE k.channel = NEW.channel AND k.dedupe_key = NEW.dedupe_key
-     AND k.message <> NEW.id AND k.message_ordering_key IS NOT NULL;
-  DELETE FROM outbox_attempt
-   WHERE message IN (SELECT k.message FROM outbox_conflict AS k
-                      WHERE k.channel = NEW.channel AND k.dedupe_key = NEW.dedupe_key
-                        AND k.message <> NEW.id);
-  INSERT INTO outbox_conflict_procedure (message) VALUES (NEW.id);
 END;
 
 -- ON CONFLICT DO UPDATE, or a person's edit, may give the key's holder the
@@ -412,59 +416,71 @@ END;
 
 -- A new message takes its place in its lane. Nothing is to be done for one that
 -- comes 'pending' and alone, nor for one that comes 'waiting' behind a head.
+--
+-- One with a moment is claimed by its due time, so that looking for fresh ones
+-- need not step over it. And it may end conflicts over its key.
+--
+-- All in one trigger, as each costs every row its start.
 CREATE TRIGGER IF NOT EXISTS outbox_inserted
 AFTER INSERT ON outbox
 WHEN NEW.ordering_key IS NOT NULL
- AND CASE NEW.status
-       WHEN 'pending' THEN
-            EXISTS (SELECT 1 FROM outbox AS o
-                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
-                      AND o.status = 'pending' AND o.id <> NEW.id)
-         OR EXISTS (SELECT 1 FROM outbox AS o
-                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
-                      AND o.status = 'waiting')
-         OR EXISTS (SELECT 1 FROM outbox AS o
-                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
-                      AND o.status = 'sending')
-         OR EXISTS (SELECT 1 FROM outbox AS o
-                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
-                      AND o.status = 'dead')
-       WHEN 'waiting' THEN
-            NOT EXISTS (SELECT 1 FROM outbox AS o
+     AND CASE NEW.status
+           WHEN 'pending' THEN
+                EXISTS (SELECT 1 FROM outbox AS o
                         WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
-                          AND o.status = 'pending' AND o.id < NEW.id)
-        AND NOT EXISTS (SELECT 1 FROM outbox AS o
+                          AND (o.status = 'pending' OR o.status = 'waiting'
+                               OR o.status = 'sending' OR o.status = 'dead')
+                          AND o.id <> NEW.id)
+           WHEN 'waiting' THEN
+                NOT EXISTS (SELECT 1 FROM outbox AS o
+                            WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                              AND o.status = 'pending' AND o.id < NEW.id)
+            AND NOT EXISTS (SELECT 1 FROM outbox AS o
+                            WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                              AND o.status = 'sending')
+           WHEN 'sending' THEN
+                EXISTS (SELECT 1 FROM outbox AS o
                         WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
-                          AND o.status = 'sending')
-       WHEN 'sending' THEN
-            EXISTS (SELECT 1 FROM outbox AS o
-                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
-                      AND o.status = 'pending')
-       WHEN 'dead' THEN 1
-       -- Settled already: it may have replaced the head.
-       ELSE EXISTS (SELECT 1 FROM outbox AS o
-                    WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
-                      AND o.status = 'waiting')
-     END
+                          AND o.status = 'pending')
+           WHEN 'dead' THEN 1
+           -- Settled already: it may have replaced the head.
+           ELSE EXISTS (SELECT 1 FROM outbox AS o
+                        WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                          AND o.status = 'waiting')
+         END
+  OR NEW.available_at > NEW.next_attempt_at
+  OR EXISTS (SELECT 1 FROM outbox_conflict AS k
+              WHERE k.channel = NEW.channel AND k.dedupe_key = NEW.dedupe_key)
 BEGIN
+  INSERT INTO outbox_conflict_procedure (message) VALUES (NEW.id);
   INSERT INTO outbox_lane_procedure (channel, ordering_key)
   VALUES (NEW.channel, NEW.ordering_key);
+  UPDATE outbox SET next_attempt_at = NEW.available_at
+   WHERE id = NEW.id AND NEW.available_at > NEW.next_attempt_at
+     AND NEW.status IN ('pending', 'waiting');
 END;
 
 -- A message that changed its status may free its lane or hold it. Left out are
 -- the changes that can do neither: a claim where no other is pending, a
--- demotion where another is pending, a follower that leaves from behind, and
--- one settled state becoming another.
+-- demotion where another is pending, a follower that leaves from behind, one
+-- settled state becoming another, and the last of a lane that settles.
 CREATE TRIGGER IF NOT EXISTS outbox_status_changed
 AFTER UPDATE OF status ON outbox
 WHEN NEW.ordering_key IS NOT NULL AND NEW.status <> OLD.status
  AND NOT (OLD.status = 'waiting' AND NEW.status IN ('sent', 'dead', 'expired', 'cancelled'))
  AND NOT (OLD.status IN ('sent', 'expired', 'cancelled')
           AND NEW.status IN ('sent', 'expired', 'cancelled'))
- AND (NEW.status <> 'sending'
-      OR EXISTS (SELECT 1 FROM outbox AS o
-                  WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
-                    AND o.status = 'pending'))
+ AND CASE
+       WHEN NEW.status = 'sending' THEN
+            EXISTS (SELECT 1 FROM outbox AS o
+                     WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                       AND o.status = 'pending')
+       WHEN NEW.status IN ('sent', 'expired', 'cancelled') THEN
+            EXISTS (SELECT 1 FROM outbox AS o
+                     WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
+                       AND o.status = 'waiting')
+       ELSE 1
+     END
  AND NOT (OLD.status = 'pending' AND NEW.status = 'waiting'
           AND EXISTS (SELECT 1 FROM outbox AS o
                        WHERE o.channel = NEW.channel AND o.ordering_key = NEW.ordering_key
@@ -499,16 +515,8 @@ BEGIN
   SELECT RAISE(ABORT, 'outbox: id, channel and ordering_key of a message never change');
 END;
 
--- A message with a moment is claimed by its due time, so that looking for
--- fresh ones need not step over it.
-CREATE TRIGGER IF NOT EXISTS outbox_scheduled
-AFTER INSERT ON outbox
-WHEN NEW.available_at > NEW.next_attempt_at AND NEW.status IN ('pending', 'waiting')
-BEGIN
-  UPDATE outbox SET next_attempt_at = NEW.available_at WHERE id = NEW.id;
-END;
-
--- And so when the moment of one that was never claimed is changed.
+-- The due time follows when the moment of a message that was never claimed is
+-- changed.
 CREATE TRIGGER IF NOT EXISTS outbox_rescheduled
 AFTER UPDATE OF available_at ON outbox
 WHEN NEW.claims = 0 AND NEW.status IN ('pending', 'waiting')
