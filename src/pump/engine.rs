@@ -198,6 +198,10 @@ impl Engine<'_> {
 
     /// Gives everything back and records what is still to be recorded, for two seconds at most.
     fn give_up(&mut self, reports: &Receiver<Report>) -> Result<()> {
+        // What has come back is known, and not given back.
+        for report in reports.try_iter() {
+            self.drainer.take_in(report);
+        }
         self.drainer.abandon();
         let until = self.clock.monotonic().saturating_add(AFTER_DEADLINE);
         loop {

@@ -202,6 +202,9 @@ impl Inline {
     /// back of it nobody hears.
     pub fn abandon(&mut self) {
         self.runs.clear();
+        for report in self.reports.drain(..) {
+            self.drainer.take_in(report);
+        }
         self.drainer.abandon();
     }
 

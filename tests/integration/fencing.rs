@@ -197,3 +197,34 @@ fn a_claim_of_a_dead_process_is_taken_after_its_lease_and_two_looks() {
         "a crash charges nobody"
     );
 }
+
+#[test]
+fn what_came_back_before_a_stop_gave_up_is_recorded_and_not_given_back() {
+    let mut two = Two::new();
+    let messages = ["arrived", "refused", "hanging"].map(|it| Message::text("sales", it));
+    let ids = messages.map(|it| put(&two.outbox, &it).unwrap().id());
+    let receiver = Script::default();
+    // The first channel's pace is two runs.
+    two.a.cycle(&receiver).unwrap();
+    let (arrived, refused) = (two.a.begin().unwrap(), two.a.begin().unwrap());
+    two.a.end(arrived, Ok(Outcome::delivered()));
+    two.a
+        .end(refused, Ok(Outcome::rejected("no such customer")));
+    two.a.stop();
+    two.a.abandon();
+    two.a.cycle(&receiver).unwrap();
+    assert!(two.a.is_empty());
+    let status = |id| two.outbox.get(id).unwrap().unwrap().status;
+    assert_eq!(
+        ids.map(status),
+        [Status::Sent, Status::Dead, Status::Pending]
+    );
+    let interrupted = ids.map(|id| {
+        let attempts = two.outbox.attempts(id).unwrap();
+        attempts
+            .iter()
+            .filter(|it| it.outcome == "interrupted")
+            .count()
+    });
+    assert_eq!(interrupted, [0, 0, 0]);
+}

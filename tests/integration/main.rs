@@ -27,6 +27,7 @@ mod foreign_hands;
 #[cfg(feature = "http")]
 mod http;
 mod model;
+mod mutants;
 #[cfg(feature = "netwatch")]
 mod netwatch;
 mod operators;

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use sqlite_outbox::rusqlite::Connection;
-use sqlite_outbox::{
-    Enqueued, Error, Message, OnDead, OnDuplicate, Outbox, Policy, Selection, Settings, Status,
-};
+use sqlite_outbox::{Enqueued, Error, Message, OnDuplicate, Policy, Selection, Settings};
 
 use super::checker::Rules;
 use super::history::{Enqueue, Heard, What, Who};
@@ -14,7 +12,7 @@ use super::world::POISON;
 use crate::fixture::Rng;
 
 const SECOND: i64 = 1_000;
-const CHANNELS: [&str; 3] = ["sales", "orders", "stock"];
+pub(super) const CHANNELS: [&str; 3] = ["sales", "orders", "stock"];
 /// Moves of one life before everything becomes calm.
 const MOVES: usize = 110;
 
@@ -22,10 +20,10 @@ const MOVES: usize = 110;
 pub(super) struct Life {
     pub(super) till: Till,
     wal: bool,
-    dice: Rng,
+    pub(super) dice: Rng,
     channels: usize,
     lanes: i64,
-    sold: usize,
+    pub(super) sold: usize,
     keys: i64,
 }
 
@@ -88,7 +86,7 @@ impl Life {
         self.below(count) as usize
     }
 
-    fn any_channel(&mut self) -> &'static str {
+    pub(super) fn any_channel(&mut self) -> &'static str {
         let count = self.channels as i64;
         CHANNELS[self.below(count) as usize]
     }
@@ -98,8 +96,8 @@ impl Life {
             0..28 => self.sell(),
             28..62 => self.work(),
             62..82 => self.pass(),
-            82..86 => self.person(),
-            86..91 => self.weather(),
+            82..87 => self.person(),
+            87..91 => self.weather(),
             91..93 => self.disturb_the_clock(),
             93..95 => self.crash(),
             95 => {
@@ -308,55 +306,6 @@ impl Life {
         let process = self.any_process();
         self.till.cycle(process, None, &mut self.dice);
         reader.execute_batch("ROLLBACK").unwrap();
-    }
-
-    fn person(&mut self) {
-        let channel = self.any_channel();
-        let shop: &Outbox = &self.till.shop;
-        let anna = shop.operator("anna");
-        let refused = |done: Result<(), Error>| match done {
-            Ok(()) | Err(Error::Refused(_)) => {}
-            Err(error) => panic!("{error:?}"),
-        };
-        let dead = Selection::new().channel(channel).status(Status::Dead);
-        let what = self.dice.below(20);
-        let id = 1 + self.dice.below(self.sold.max(1) as i64);
-        let known = shop.get(id).unwrap().is_some();
-        let did = match what {
-            0..6 => {
-                anna.retry_all(&dead).unwrap();
-                "retries the dead"
-            }
-            6..9 if known => {
-                refused(anna.retry(id));
-                "retries"
-            }
-            9..12 if known => {
-                refused(anna.cancel(id));
-                "cancels"
-            }
-            12..14 if known => {
-                refused(anna.edit(id, format!("sale edited {what} {id}")));
-                "edits"
-            }
-            14 => {
-                anna.pause(channel).unwrap();
-                "pauses"
-            }
-            15..18 => {
-                anna.resume(channel).unwrap();
-                "resumes"
-            }
-            18 => {
-                let choice = [OnDead::Hold, OnDead::Skip][self.dice.below(2) as usize];
-                anna.on_dead(channel, choice).unwrap();
-                "chooses for the dead"
-            }
-            _ => "looks",
-        };
-        self.till
-            .note(Who::Operator, What::Note(format!("{did}: {channel}, {id}")));
-        self.till.read_on(Who::Operator);
     }
 
     /// Everything works again, and everything goes out.

@@ -12,6 +12,7 @@ mod checker;
 mod fuse;
 mod history;
 mod life;
+mod person;
 mod till;
 mod world;
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::file::{Batch, lane};
 use super::{Checked, Checker, P2, P4, P6, Violation};
 use crate::simulation::history::{Change, Channel, Row, Status, Told, What};
+use crate::simulation::life::CHANNELS;
 
 /// Rows of each kind in one transaction.
 const ROWS: usize = 64;
@@ -142,9 +143,10 @@ impl<'a> Checker<'a> {
         batch: &Batch,
         heard: &BTreeSet<String>,
     ) -> Checked {
-        let extra = self.channels.len().max(3);
+        // One for a channel that has nothing under way, and its probe.
+        let extra = 2 * CHANNELS.len();
         let capacity = self.rules.workers * self.rules.prefetch + extra;
-        let held = self.held.get(&life).copied().unwrap_or(0);
+        let held = self.claimed_by(life, self.history[self.at].at.now());
         self.demand(held <= capacity, P6, || {
             format!("life {life} holds {held}, may hold {capacity}")
         })?;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-const ALL: [&str; 18] = [
+const ALL: [&str; 20] = [
+    "cycles",
+    "commits",
     "enqueued",
     "duplicates",
     "rolled back",

@@ -247,7 +247,7 @@ impl<'a> Checker<'a> {
             .filter(|it| was.status == Status::Sending && !lives[*it].ended)
             && row.status != Status::Sending
         {
-            *self.held.entry(holder).or_default() -= 1;
+            self.held.entry(holder).or_default().remove(&row.id);
         }
         let Some(message) = self.messages.get_mut(&row.id) else {
             return;
@@ -256,7 +256,7 @@ impl<'a> Checker<'a> {
         if let (Who::Life(life), true) = (who, row.claims > was.claims) {
             message.holder = Some(life);
             message.batch = at;
-            *self.held.entry(life).or_default() += 1;
+            self.held.entry(life).or_default().insert(row.id);
         }
         let settled = |it: Status| !it.is_unsent();
         if who == Who::Operator && settled(was.status) && row.status.is_unsent()

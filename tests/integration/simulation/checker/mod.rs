@@ -88,7 +88,8 @@ pub(super) struct Checker<'a> {
     /// Whether the last probe of a channel in trouble was a message that had been tried before.
     probes: HashMap<String, bool>,
     lives: Vec<Life>,
-    held: HashMap<usize, usize>,
+    /// What each life has claimed.
+    held: HashMap<usize, BTreeSet<i64>>,
     /// Requests on the wire.
     open: BTreeMap<usize, i64>,
     told: HashMap<(i64, i64), Told>,
@@ -166,6 +167,7 @@ impl<'a> Checker<'a> {
                 Ok(())
             }
             (What::Cycle(wrote), Who::Life(life)) => {
+                self.figures.count("cycles", 1);
                 self.figures.count("commits failed", u64::from(!wrote));
                 if *wrote {
                     self.lives[life].turned = event.at.mono;
@@ -207,6 +209,13 @@ impl<'a> Checker<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// How much a life has claimed, but for what it lost to a call that ran on for too long.
+    fn claimed_by(&self, life: usize, now: i64) -> usize {
+        let alive = |id: &&i64| self.messages[*id].row.due > now;
+        let held = self.held.get(&life);
+        held.map_or(0, |ids| ids.iter().filter(alive).count())
     }
 
     fn end_life(&mut self, life: usize) {
@@ -270,6 +279,7 @@ impl<'a> Checker<'a> {
     fn changed(&mut self, changes: &'a [Change], who: Who) -> Checked {
         let batch = self.apply(changes, who)?;
         if let Who::Life(life) = who {
+            self.figures.count("commits", 1);
             let heard = self.judge_reports(life, changes, &batch)?;
             self.judge_claims(life, &batch, &heard)?;
         }

@@ -1,0 +1,277 @@
+//! The faults.
+
+/// One fault.
+pub(super) struct Mutant {
+    pub(super) name: &'static str,
+    pub(super) changes: &'static [Change],
+}
+
+/// A text that stands once in a file, and what stands there instead.
+pub(super) struct Change {
+    pub(super) file: &'static str,
+    pub(super) search: &'static str,
+    pub(super) replace: &'static str,
+}
+
+const fn change(file: &'static str, search: &'static str, replace: &'static str) -> Change {
+    Change {
+        file,
+        search,
+        replace,
+    }
+}
+
+const SCHEMA: &str = "schema.sql";
+const SETTLE: &str = "src/store/settle.rs";
+const TRANSACT: &str = "src/drain/transact.rs";
+const FLIGHT: &str = "src/drain/flight.rs";
+const CIRCUIT: &str = "src/circuit.rs";
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "a verdict is written without its fence",
+        changes: &[
+            change(
+                SETTLE,
+                "WHERE id = ?1 AND claims = ?2 AND status = 'sending')\";",
+                "WHERE id = ?1 AND claims >= ?2 AND status = 'sending')\";",
+            ),
+            change(
+                SETTLE,
+                "last_error = :error\n WHERE id = :id AND claims = :claims",
+                "last_error = :error\n WHERE id = :id AND claims >= :claims",
+            ),
+        ],
+    },
+    Mutant {
+        name: "a run is given back without its fence",
+        changes: &[change(
+            SETTLE,
+            "THEN 0 ELSE ?3 END\n WHERE id = ?1 AND claims = ?2",
+            "THEN 0 ELSE ?3 END\n WHERE id = ?1 AND claims >= ?2",
+        )],
+    },
+    Mutant {
+        name: "a failure is charged while the receiver is offline",
+        changes: &[change(
+            CIRCUIT,
+            "std::mem::take(&mut self.evidence)",
+            "{\n            self.evidence = false;\n            true\n        }",
+        )],
+    },
+    Mutant {
+        name: "the evidence of a delivery is not spent",
+        changes: &[change(
+            CIRCUIT,
+            "std::mem::take(&mut self.evidence)",
+            "self.evidence",
+        )],
+    },
+    Mutant {
+        name: "nobody is ever charged",
+        changes: &[change(
+            CIRCUIT,
+            "std::mem::take(&mut self.evidence)",
+            "std::mem::take(&mut self.evidence) && false",
+        )],
+    },
+    Mutant {
+        name: "memory changes although the commit failed",
+        changes: &[change(
+            "src/drain/write.rs",
+            "match tx.commit() {",
+            "match tx.commit().or(Ok(())) {",
+        )],
+    },
+    Mutant {
+        name: "answers are forgotten when a write fails",
+        changes: &[change(
+            "src/drain/write.rs",
+            "self.failing = true;",
+            "self.failing = true;\n        self.reports.clear();",
+        )],
+    },
+    Mutant {
+        name: "lane promotion is forgotten",
+        changes: &[change(
+            SCHEMA,
+            "UPDATE outbox SET status = 'pending'\n   WHERE id =",
+            "UPDATE outbox SET status = 'pending'\n   WHERE 0 AND id =",
+        )],
+    },
+    Mutant {
+        name: "lane demotion is forgotten",
+        changes: &[change(
+            SCHEMA,
+            "UPDATE outbox SET status = 'waiting'\n   WHERE channel =",
+            "UPDATE outbox SET status = 'waiting'\n   WHERE 0 AND channel =",
+        )],
+    },
+    Mutant {
+        name: "a retried dead letter forgets its place",
+        changes: &[change(
+            SCHEMA,
+            " AND NOT (OLD.status = 'waiting' AND NEW.status IN",
+            " AND NOT (OLD.status = 'dead' AND NEW.status = 'pending')\n AND NOT (OLD.status = 'waiting' AND NEW.status IN",
+        )],
+    },
+    Mutant {
+        name: "a run passes a dead letter that holds it",
+        changes: &[change(
+            "src/store/claim.rs",
+            "AND id < coalesce(",
+            "AND id <> coalesce(",
+        )],
+    },
+    Mutant {
+        name: "leases are not renewed",
+        changes: &[change(
+            FLIGHT,
+            "} else if run.lease.is_worn(at, lease) {\n                renew.push(*number);",
+            "} else if run.lease.is_worn(at, lease) && false {\n                renew.push(*number);",
+        )],
+    },
+    Mutant {
+        name: "a stale lease is taken at once",
+        changes: &[change(
+            TRANSACT,
+            "self.at.monotonic.saturating_sub(suspect.seen) >= STEAL_AFTER",
+            "self.at.monotonic.saturating_sub(suspect.seen) >= STEAL_AFTER / 4000",
+        )],
+    },
+    Mutant {
+        name: "a stale run is taken back row by row",
+        changes: &[change(
+            TRANSACT,
+            "key.map(|key| (channel, key, stale.lease))",
+            "key.map(|key| (channel, key, stale.lease)).filter(|_| false)",
+        )],
+    },
+    Mutant {
+        name: "a worker does not look at its lease",
+        changes: &[change(
+            FLIGHT,
+            "in_time && self.left(at) > 0 && ",
+            "in_time && ",
+        )],
+    },
+    Mutant {
+        name: "a worker does not look at the expiry",
+        changes: &[change(
+            FLIGHT,
+            "delivery.expires_at.is_none_or(|it| at.wall < it)",
+            "delivery.expires_at.is_none_or(|_| true)",
+        )],
+    },
+    Mutant {
+        name: "a run that is given back is charged",
+        changes: &[change(
+            SETTLE,
+            "UPDATE outbox SET status = CASE WHEN ordering_key IS NULL THEN 'pending' ELSE 'waiting' END,",
+            "UPDATE outbox SET attempts = attempts + 1, status = CASE WHEN ordering_key IS NULL THEN 'pending' ELSE 'waiting' END,",
+        )],
+    },
+    Mutant {
+        name: "a run goes on after a failure",
+        changes: &[change(
+            "src/dispatch/run.rs",
+            "if !delivered {",
+            "if !delivered && false {",
+        )],
+    },
+    Mutant {
+        name: "probes do not alternate",
+        changes: &[change(
+            CIRCUIT,
+            "Turn::Fresh => Turn::Retry,\n            Turn::Retry => Turn::Fresh,",
+            "Turn::Fresh => Turn::Fresh,\n            Turn::Retry => Turn::Retry,",
+        )],
+    },
+    Mutant {
+        name: "the brake is dropped",
+        changes: &[change(
+            CIRCUIT,
+            "let suspected = self.rejections >= brake;",
+            "let suspected = self.rejections >= brake && false;",
+        )],
+    },
+    Mutant {
+        name: "a message dies whatever its age",
+        changes: &[change(
+            "src/verdict.rs",
+            "let old_enough = due == 0 ||",
+            "let old_enough = due >= 0 ||",
+        )],
+    },
+    Mutant {
+        name: "a pause is ignored",
+        changes: &[change(
+            CIRCUIT,
+            "if self.pause.is_some() {\n            return Admission::Closed(None);",
+            "if self.pause.is_some() && false {\n            return Admission::Closed(None);",
+        )],
+    },
+    Mutant {
+        name: "a Retry-After is ignored",
+        changes: &[change(
+            CIRCUIT,
+            "ChannelState::Holding => crate::retry::HOLD_MAX,",
+            "ChannelState::Holding => 0,",
+        )],
+    },
+    Mutant {
+        name: "each attempt has a new idempotency key",
+        changes: &[change(
+            SETTLE,
+            "UPDATE outbox SET status = 'pending', next_attempt_at = :due,",
+            "UPDATE outbox SET status = 'pending', message_id = lower(hex(randomblob(16))), next_attempt_at = :due,",
+        )],
+    },
+    Mutant {
+        name: "the dedupe key is not kept",
+        changes: &[change(
+            "src/store/enqueue.rs",
+            "coalesce(:dedupe_key, lower(hex(randomblob(16))))",
+            "coalesce(:dedupe_key, '') || lower(hex(randomblob(16)))",
+        )],
+    },
+    Mutant {
+        name: "a late success frees a lane that another is sending",
+        changes: &[change(
+            SETTLE,
+            "AND (status <> 'sending' OR ordering_key IS NULL)",
+            "AND (status <> 'sending' OR ordering_key IS NULL OR 1)",
+        )],
+    },
+    Mutant {
+        name: "more is claimed than may be",
+        changes: &[
+            change(
+                "src/drain/memory.rs",
+                "requests.min(settings.workers) * settings.prefetch",
+                "requests.min(settings.workers) * settings.prefetch * 1000",
+            ),
+            change(
+                "src/settings.rs",
+                "        self.workers * self.prefetch\n",
+                "        self.workers * self.prefetch * 1000\n",
+            ),
+        ],
+    },
+    Mutant {
+        name: "runs have any length",
+        changes: &[change(
+            "src/drain/claiming.rs",
+            "policy.run_length.saturating_sub(1).min(room.messages)",
+            "policy.run_length.saturating_mul(1000).min(room.messages)",
+        )],
+    },
+    Mutant {
+        name: "attempts are kept for ever",
+        changes: &[change(
+            SETTLE,
+            "ORDER BY id DESC LIMIT 1 OFFSET 20",
+            "ORDER BY id DESC LIMIT 1 OFFSET 2000000",
+        )],
+    },
+];
