@@ -44,6 +44,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ],
     },
     Mutant {
+        name: "deliveries are written together without their fence",
+        changes: &[change(
+            SETTLE,
+            "AND claims = CASE id{} END",
+            "AND claims >= CASE id{} END",
+        )],
+    },
+    Mutant {
+        name: "one of several deliveries is not written",
+        changes: &[change(
+            "src/drain/settling.rs",
+            "sent.sort_by_key(|it| it.claim.id);",
+            "sent.sort_by_key(|it| it.claim.id);\n        sent.pop();",
+        )],
+    },
+    Mutant {
         name: "a run is given back without its fence",
         changes: &[change(
             SETTLE,
@@ -231,8 +247,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "the dedupe key is not kept",
         changes: &[change(
             "src/store/enqueue.rs",
-            "coalesce(:dedupe_key, lower(hex(randomblob(16))))",
-            "coalesce(:dedupe_key, '') || lower(hex(randomblob(16)))",
+            "coalesce(?6, lower(hex(randomblob(16))))",
+            "coalesce(?6, '') || lower(hex(randomblob(16)))",
         )],
     },
     Mutant {

@@ -38,6 +38,7 @@ impl Life {
             brake: [3, 10][dice.below(2) as usize],
             max_attempts: [2, 3, 20][dice.below(3) as usize],
             min_dead_age: [0, 60, 24 * 3600][dice.below(3) as usize] * SECOND,
+            hook: dice.percent(50),
         };
         let policy = Policy::default()
             .run_length(rules.run_length)
@@ -56,7 +57,7 @@ impl Life {
         let wal = dice.percent(75);
         let channels = pick(&mut dice, &[1, 1, 2, 3]);
         let lanes = 1 + dice.below(5);
-        let till = Till::new(&mut dice, wal, settings, rules.workers);
+        let till = Till::new(&mut dice, wal, settings, &rules);
         let life = Self {
             till,
             wal,

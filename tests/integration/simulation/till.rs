@@ -10,6 +10,7 @@ use sqlite_outbox::testing::{Call, Inline, ManualClock};
 use sqlite_outbox::{Clock, Error, Outbox, Settings};
 use tempfile::TempDir;
 
+use super::checker::Rules;
 use super::fuse::{Cut, Fuse, Hands, Routes};
 use super::history::{self, At, Event, JOURNAL, Request, SALES, What, Who};
 use super::world::{Plan, World, outcome};
@@ -53,7 +54,8 @@ pub(super) struct Till {
     pub(super) processes: Vec<Process>,
     lives: usize,
     pub(super) settings: Settings,
-    pub(super) workers: usize,
+    workers: usize,
+    hook: bool,
     pub(super) world: World,
     pub(super) history: Vec<Event>,
     seen: i64,
@@ -77,24 +79,28 @@ fn template(wal: bool) -> &'static [u8] {
     })
 }
 
-fn open(path: &Path, clock: Arc<dyn Clock>) -> Outbox {
-    let options = Outbox::options().clock(clock).on_delivered(|conn, it, _| {
-        let sql = "INSERT INTO ledger (message) VALUES (?1)";
-        conn.prepare_cached(sql)?.execute([it.id])?;
-        Ok(())
-    });
+fn open(path: &Path, clock: Arc<dyn Clock>, hook: bool) -> Outbox {
+    let options = Outbox::options().clock(clock);
+    let options = match hook {
+        true => options.on_delivered(|conn, it, _| {
+            let sql = "INSERT INTO ledger (message) VALUES (?1)";
+            conn.prepare_cached(sql)?.execute([it.id])?;
+            Ok(())
+        }),
+        false => options,
+    };
     options.open(path).unwrap()
 }
 
 impl Till {
-    pub(super) fn new(dice: &mut Rng, wal: bool, settings: Settings, workers: usize) -> Self {
+    pub(super) fn new(dice: &mut Rng, wal: bool, settings: Settings, rules: &Rules) -> Self {
         let folder = folder_in_memory();
         let path = folder.path().join("till.db");
         std::fs::write(&path, template(wal)).unwrap();
         let clock = ManualClock::at(START);
         let sql = Connection::open(&path).unwrap();
         let mut till = Self {
-            shop: open(&path, clock.shared()),
+            shop: open(&path, clock.shared(), rules.hook),
             _folder: folder,
             path,
             clock,
@@ -103,7 +109,8 @@ impl Till {
             processes: Vec::new(),
             lives: 0,
             settings,
-            workers,
+            workers: rules.workers,
+            hook: rules.hook,
             world: World::new(),
             history: Vec::new(),
             seen: 0,
@@ -140,7 +147,7 @@ impl Till {
             clock: self.clock.clone(),
             fuse: fuse.clone(),
         };
-        let outbox = open(&self.path, Arc::new(hands));
+        let outbox = open(&self.path, Arc::new(hands), self.hook);
         let drain = Inline::new(&outbox, self.settings.clone()).unwrap();
         let life = self.lives;
         self.lives += 1;

@@ -214,6 +214,11 @@ impl<'a> Checker<'a> {
         })?;
         let retried = |row: &Row| row.due > 0;
         let was = &batch.before[&ids[0]].row;
+        if was.status == Status::Sending {
+            // Taken back a moment before, so it was of neither kind.
+            self.probes.remove(name);
+            return Ok(());
+        }
         let again = self.probes.insert(name.to_owned(), retried(was));
         if again != Some(retried(was)) {
             return Ok(());

@@ -25,6 +25,8 @@ pub(super) struct Rules {
     pub(super) brake: i64,
     pub(super) max_attempts: i64,
     pub(super) min_dead_age: i64,
+    /// Whether the application has a hook, without which deliveries are recorded together.
+    pub(super) hook: bool,
 }
 
 /// A broken promise.
