@@ -82,7 +82,8 @@ impl Policy {
         self
     }
 
-    /// Messages of one ordering key claimed together: what a crash may repeat. Default 16.
+    /// Messages of one ordering key claimed together. The next run is claimed while one is being
+    /// sent, so a crash may repeat twice as many; with 1 none is claimed ahead. Default 16.
     pub fn run_length(mut self, messages: usize) -> Self {
         self.run_length = messages.max(1);
         self

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::circuit::{Admission, Turn};
 use crate::dispatch::Delivery;
+use crate::drain::chain::Chain;
 use crate::drain::flight::{ClaimedRun, Lease};
 use crate::drain::transact::{Channels, Effects, Transact, Trouble};
 use crate::observer::Event;
@@ -20,6 +21,13 @@ struct Room {
     bytes: usize,
 }
 
+impl Room {
+    fn spend(&mut self, delivery: &Delivery) {
+        self.messages = self.messages.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(delivery.payload.len());
+    }
+}
+
 impl Transact<'_> {
     pub(crate) fn claim(
         &self,
@@ -30,7 +38,8 @@ impl Transact<'_> {
         let mut open = Vec::new();
         for name in names {
             let first = claim::first_pending(self.conn, name)?;
-            if first.is_none_or(|first| first > self.at.wall) {
+            let due = first.is_some_and(|first| first <= self.at.wall);
+            if !due && self.memory.flight.lanes_to_follow(name).is_empty() {
                 continue;
             }
             let state = channels.get(name);
@@ -38,6 +47,7 @@ impl Transact<'_> {
             match state.admission(self.at.wall) {
                 Admission::Closed(_) => {}
                 Admission::Probe(_) if self.memory.flight.probing(name) => {}
+                Admission::Probe(_) if !due => {}
                 Admission::Probe(turn) => self.probe(name, turn, channels, effects)?,
                 Admission::Open => open.push(name),
             }
@@ -71,6 +81,9 @@ impl Transact<'_> {
             let runs = self.memory.pace(name).saturating_sub(runs);
             let before = allowed.messages;
             self.fill(name, runs, &mut allowed, effects)?;
+            if runs > 0 {
+                self.follow(name, &mut allowed, effects)?;
+            }
             room.messages = room.messages.saturating_sub(before - allowed.messages);
             room.bytes = room.bytes.min(allowed.bytes);
         }
@@ -172,7 +185,8 @@ impl Transact<'_> {
         Ok(found)
     }
 
-    /// Makes one run of a message and the followers of its ordering key; [`mark`](Self::mark) claims it.
+    /// Makes one run of a message and the followers of its ordering key; [`mark`](Self::mark) claims
+    /// it.
     fn launch(
         &self,
         name: &str,
@@ -181,53 +195,94 @@ impl Transact<'_> {
         room: &mut Room,
         effects: &mut Effects,
     ) -> Result<bool, Trouble> {
-        let (wall, monotonic) = self.lease();
-        let Some(first) = self.take(head.id, wall, effects)? else {
+        let Some(first) = self.take(head.id, effects)? else {
             return Ok(false);
         };
-        let policy = self.settings.policy_of(name);
-        let spend = |room: &mut Room, delivery: &Delivery| {
-            room.messages = room.messages.saturating_sub(1);
-            room.bytes = room.bytes.saturating_sub(delivery.payload.len());
-        };
-        spend(room, &first);
+        room.spend(&first);
         let mut deliveries = vec![first];
         if let Some(key) = head.ordering_key.filter(|_| !probe) {
-            let limit = policy.run_length.saturating_sub(1).min(room.messages);
-            for id in claim::followers(self.conn, name, &key, head.id, self.at.wall, limit)? {
-                if room.bytes == 0 {
-                    break;
+            let more = self.settings.policy_of(name).run_length.saturating_sub(1);
+            deliveries.extend(self.members(name, &key, head.id, more, room, effects)?);
+        }
+        self.add(name, deliveries, None, probe, effects);
+        Ok(true)
+    }
+
+    /// With the room that is left, the next run of lanes that are being sent.
+    fn follow(&self, name: &str, room: &mut Room, effects: &mut Effects) -> Result<(), Trouble> {
+        let most = self.settings.policy_of(name).run_length;
+        // Who wants one message at a time wants none claimed ahead.
+        if most <= 1 {
+            return Ok(());
+        }
+        let before = effects.runs.len();
+        for lane in self.memory.flight.lanes_to_follow(name) {
+            if room.messages == 0 || room.bytes == 0 {
+                break;
+            }
+            let key = &lane.ordering_key;
+            if claim::goes_on(self.conn, name, key, lane.last)? {
+                let members = self.members(name, key, lane.last, most, room, effects)?;
+                if !members.is_empty() {
+                    self.add(name, members, Some(Arc::clone(&lane.chain)), false, effects);
                 }
-                // A broken follower ends the run; the lane goes on after it next time.
-                let Some(next) = self.take(id, wall, effects)? else {
-                    break;
-                };
-                spend(room, &next);
-                deliveries.push(next);
             }
         }
+        self.mark(effects.runs.get(before..).unwrap_or_default())
+    }
+
+    /// The messages of a lane right behind `last`, up to one that cannot go.
+    fn members(
+        &self,
+        name: &str,
+        key: &str,
+        last: i64,
+        most: usize,
+        room: &mut Room,
+        effects: &mut Effects,
+    ) -> Result<Vec<Delivery>, Trouble> {
+        let limit = most.min(room.messages);
+        let mut members = Vec::new();
+        for id in claim::followers(self.conn, name, key, last, self.at.wall, limit)? {
+            if room.bytes == 0 {
+                break;
+            }
+            // A broken follower ends the run; the lane goes on after it next time.
+            let Some(next) = self.take(id, effects)? else {
+                break;
+            };
+            room.spend(&next);
+            members.push(next);
+        }
+        Ok(members)
+    }
+
+    fn add(
+        &self,
+        name: &str,
+        deliveries: Vec<Delivery>,
+        behind: Option<Arc<Chain>>,
+        probe: bool,
+        effects: &mut Effects,
+    ) {
+        let (wall, monotonic) = self.lease();
         let number = self.memory.next_run + effects.runs.len() as u64;
-        effects
-            .changes
-            .launched
-            .push((probe, self.dispatcher.time_limit(name)));
+        let limit = self.dispatcher.time_limit(name);
+        effects.changes.launched.push((probe, limit));
         effects.runs.push(ClaimedRun {
             number,
             channel: name.to_owned(),
             lease: Arc::new(Lease::new(wall, monotonic)),
             deliveries,
+            chain: Arc::default(),
+            behind,
         });
-        Ok(true)
     }
 
     /// Reads a row that is to be claimed, and when careful claims it. One that cannot be sent
     /// becomes a dead letter with the reason.
-    fn take(
-        &self,
-        id: i64,
-        lease: i64,
-        effects: &mut Effects,
-    ) -> Result<Option<Delivery>, Trouble> {
+    fn take(&self, id: i64, effects: &mut Effects) -> Result<Option<Delivery>, Trouble> {
+        let lease = self.lease().0;
         let read = self.guarded(id, effects, |_| {
             let read = claim::read(self.conn, id, self.instance)?;
             let refused = self.careful

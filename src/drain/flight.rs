@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::clock::{Instant, millis};
 use crate::dispatch::{Delivery, Outcome};
+use crate::drain::chain::{Chain, Follow};
 
 /// A wake lets another probe go when the one that is out has been for longer.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
@@ -88,6 +89,43 @@ pub(crate) struct ClaimedRun {
     pub(crate) channel: String,
     pub(crate) lease: Arc<Lease>,
     pub(crate) deliveries: Vec<Delivery>,
+    /// Where the next run of its lane will wait.
+    pub(crate) chain: Arc<Chain>,
+    /// That of the run of its lane which it follows.
+    pub(crate) behind: Option<Arc<Chain>>,
+}
+
+impl ClaimedRun {
+    /// Puts it behind the run that it follows, if it follows one.
+    pub(crate) fn fall_in(mut self) -> Follow {
+        match self.behind.take() {
+            Some(before) => before.follow(self),
+            None => Follow::Goes(self),
+        }
+    }
+
+    /// Gives back what is not sent, with what stands behind it.
+    pub(crate) fn give_back(self) -> Vec<Report> {
+        let mut reports = Vec::new();
+        let mut run = Some(self);
+        while let Some(ClaimedRun {
+            number,
+            deliveries,
+            chain,
+            ..
+        }) = run
+        {
+            reports.extend(deliveries.iter().map(|delivery| Report {
+                run: number,
+                id: delivery.id,
+                claims: i64::from(delivery.attempt),
+                elapsed_ms: 0,
+                told: Told::Released,
+            }));
+            run = chain.end(false);
+        }
+        reports
+    }
 }
 
 /// What is known of one message of a run.
@@ -121,6 +159,17 @@ pub(crate) struct Flown {
     /// `(id, claims)` of what is not recorded yet.
     pub(crate) open: Vec<(i64, i64)>,
     pub(crate) bytes: usize,
+    lane: Option<Lane>,
+}
+
+/// The lane of a run.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) ordering_key: String,
+    /// The last message of the run.
+    pub(crate) last: i64,
+    pub(crate) chain: Arc<Chain>,
+    behind: Option<Arc<Chain>>,
 }
 
 /// All runs under way, by number.
@@ -142,6 +191,14 @@ impl Flight {
                 .map(|it| (it.id, i64::from(it.attempt)))
                 .collect(),
             bytes: run.deliveries.iter().map(|it| it.payload.len()).sum(),
+            lane: run.deliveries.last().and_then(|last| {
+                Some(Lane {
+                    ordering_key: last.ordering_key.clone()?,
+                    last: last.id,
+                    chain: Arc::clone(&run.chain),
+                    behind: run.behind.clone(),
+                })
+            }),
         };
         self.runs.insert(run.number, flown);
     }
@@ -226,6 +283,20 @@ impl Flight {
             .fold((0, 0), |(runs, messages), run| {
                 (runs + 1, messages + run.open.len())
             })
+    }
+
+    /// Lanes of the channel whose next run may be claimed while one is being sent: at most one
+    /// waits behind it.
+    pub(crate) fn lanes_to_follow(&self, channel: &str) -> Vec<&Lane> {
+        let over = |before: &Arc<Chain>| before.is_over();
+        let runs = self.runs.values();
+        let runs = runs.filter(|run| run.channel == channel && !run.probe);
+        let lanes = runs.filter_map(|run| run.lane.as_ref());
+        let mut lanes: Vec<&Lane> = lanes
+            .filter(|lane| lane.chain.is_open() && lane.behind.as_ref().is_none_or(over))
+            .collect();
+        lanes.sort_unstable_by_key(|lane| lane.last);
+        lanes
     }
 
     pub(crate) fn probing(&self, channel: &str) -> bool {

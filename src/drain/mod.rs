@@ -3,6 +3,7 @@
 //!
 //! One cycle is one transaction (see [`Drainer::cycle`]). Memory changes only after its commit.
 
+mod chain;
 mod claiming;
 mod flight;
 mod guard;
@@ -27,6 +28,7 @@ use crate::observer::Event;
 use crate::settings::{Settings, SettleSync};
 use crate::store::{channel, upkeep};
 
+pub(crate) use chain::{Chain, Follow};
 pub(crate) use flight::{ClaimedRun, Lease, Report, Told};
 use look::Look;
 use memory::{Memory, Pull};

@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, bounded, never, select};
 
 use crate::clock::{Clock, pause};
 use crate::dispatch::Dispatcher;
-use crate::drain::{ClaimedRun, Cycle, Drainer, Report, Told};
+use crate::drain::{ClaimedRun, Cycle, Drainer, Follow, Report};
 use crate::error::{Error, Result};
 use crate::observer::{Event, Observer};
 use crate::pump::work::Work;
@@ -234,6 +234,14 @@ impl Engine<'_> {
             }
         }
         for run in cycle.runs.drain(..) {
+            let run = match run.fall_in() {
+                Follow::Waits => continue,
+                Follow::Goes(run) => run,
+                Follow::GoesBack(run) => {
+                    self.release(vec![run]);
+                    continue;
+                }
+            };
             let policy = self.settings.policy_of(&run.channel);
             let most = policy.max_in_flight.unwrap_or(self.settings.workers);
             if shop.work.push(run, most, self.settings.workers) {
@@ -259,17 +267,8 @@ impl Engine<'_> {
 
     /// Gives back what was claimed and not sent.
     fn release(&mut self, runs: Vec<ClaimedRun>) {
-        for run in runs {
-            for delivery in run.deliveries {
-                let report = Report {
-                    run: run.number,
-                    id: delivery.id,
-                    claims: i64::from(delivery.attempt),
-                    elapsed_ms: 0,
-                    told: Told::Released,
-                };
-                self.drainer.take_in(report);
-            }
+        for report in runs.into_iter().flat_map(ClaimedRun::give_back) {
+            self.drainer.take_in(report);
         }
     }
 

@@ -34,6 +34,13 @@ struct Queue {
     most: usize,
 }
 
+/// What a worker has just done.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) channel: String,
+    pub(crate) follows: Option<ClaimedRun>,
+}
+
 impl Work {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -83,12 +90,16 @@ impl Work {
         inner.threads = inner.threads.saturating_sub(1);
     }
 
-    /// The next run for a worker that has just finished one of `done`. `None`: the worker ends,
-    /// because the work is closed or because there are more threads than `workers`.
-    pub(crate) fn next(&self, done: Option<&str>, workers: usize) -> Option<ClaimedRun> {
+    /// The next run for a worker that has just finished one, with the run of the same lane that
+    /// `follows`: it takes its turn after others that wait. `None`: the worker ends, because the
+    /// work is closed or because there are more threads than `workers`.
+    pub(crate) fn next(&self, done: Option<Done>, workers: usize) -> Option<ClaimedRun> {
         let mut inner = self.lock();
-        if let Some(queue) = done.and_then(|it| inner.queues.iter_mut().find(|q| q.channel == it)) {
+        if let Some(Done { channel, follows }) = done
+            && let Some(queue) = inner.queues.iter_mut().find(|it| it.channel == channel)
+        {
             queue.running = queue.running.saturating_sub(1);
+            queue.runs.extend(follows);
         }
         loop {
             let free = |queue: &&mut Queue| queue.running < queue.most && !queue.runs.is_empty();

@@ -9,7 +9,7 @@ use crossbeam_channel::Sender;
 use crate::clock::{Clock, Instant, millis};
 use crate::dispatch::{Dispatcher, Failure, Outcome, Run};
 use crate::drain::{ClaimedRun, Lease, Report, Told, panic_text};
-use crate::pump::work::Work;
+use crate::pump::work::{Done, Work};
 
 /// What every worker shares with the pump.
 #[derive(Debug, Clone)]
@@ -30,19 +30,23 @@ impl Shop {
     /// Works until there is no more work for this thread.
     pub(crate) fn work(&self, dispatcher: &dyn Dispatcher) {
         let mut done = None;
-        while let Some(run) = self.work.next(done.as_deref(), self.workers) {
-            done = Some(run.channel.clone());
-            self.send(run, dispatcher);
+        while let Some(run) = self.work.next(done, self.workers) {
+            let channel = run.channel.clone();
+            let follows = self.send(run, dispatcher);
+            done = Some(Done { channel, follows });
         }
     }
 
-    fn send(&self, run: ClaimedRun, dispatcher: &dyn Dispatcher) {
+    /// Returns the run that may follow now.
+    fn send(&self, run: ClaimedRun, dispatcher: &dyn Dispatcher) -> Option<ClaimedRun> {
         let ClaimedRun {
             number,
             lease,
             deliveries,
+            chain,
             ..
         } = run;
+        let all_delivered = std::cell::Cell::new(true);
         let started = std::cell::Cell::new(self.clock.monotonic());
         let panic = std::cell::RefCell::new(None::<String>);
         let mut may_send = |delivery: &crate::dispatch::Delivery| {
@@ -74,6 +78,8 @@ impl Shop {
                     Told::Outcome(Box::new(delivery), outcome)
                 }
             };
+            let delivered = matches!(&told, Told::Outcome(_, Outcome::Delivered(_)));
+            all_delivered.set(all_delivered.get() && delivered);
             let elapsed_ms = millis(elapsed);
             self.tell(
                 &lease,
@@ -95,6 +101,14 @@ impl Shop {
         }
         // Settles what was handed out and gives back the rest.
         drop(run);
+        let follows = chain.end(all_delivered.get())?;
+        if all_delivered.get() {
+            return Some(follows);
+        }
+        for report in follows.give_back() {
+            self.tell(&lease, report);
+        }
+        None
     }
 
     fn tell(&self, lease: &Lease, report: Report) {

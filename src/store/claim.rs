@@ -47,6 +47,17 @@ SELECT id, next_attempt_at, available_at, expires_at FROM outbox
                      9223372036854775807)
  ORDER BY id LIMIT ?4";
 
+/// Whether the lane may go on behind a message: nothing of it is left before that one, and nothing
+/// dead holds it. Index `outbox_lane`.
+pub(crate) const GOES_ON: &str = "
+SELECT NOT EXISTS (SELECT 1 FROM outbox
+                    WHERE channel = ?1 AND ordering_key = ?2 AND status = 'waiting' AND id < ?3)
+   AND NOT EXISTS (SELECT 1 FROM outbox
+                    WHERE channel = ?1 AND ordering_key = ?2 AND status = 'pending')
+   AND (NOT EXISTS (SELECT 1 FROM outbox
+                     WHERE channel = ?1 AND ordering_key = ?2 AND status = 'dead' AND id < ?3)
+        OR EXISTS (SELECT 1 FROM outbox_channel WHERE channel = ?1 AND on_dead = 'skip'))";
+
 /// What a sender needs of a message that may be claimed.
 pub(crate) const READ: &str = "
 SELECT id, message_id, channel, dedupe_key, event_type, recipient, ordering_key, principal,
@@ -161,6 +172,17 @@ pub(crate) fn followers(
         run.push(row.get("id")?);
     }
     Ok(run)
+}
+
+/// Whether followers of a lane may be claimed although what stands before them is being sent.
+pub(crate) fn goes_on(
+    conn: &Connection,
+    channel: &str,
+    key: &str,
+    last: i64,
+) -> rusqlite::Result<bool> {
+    conn.prepare_cached(GOES_ON)?
+        .query_row((channel, key, last), |row| row.get(0))
 }
 
 /// Reads one message as its next attempt will see it; `None` when it may not be claimed.

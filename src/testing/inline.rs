@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Instant, millis};
 use crate::dispatch::{Delivery, Dispatcher, Outcome, Queue, Run};
-use crate::drain::{Drainer, Lease, Report, Told};
+use crate::drain::{Chain, ClaimedRun, Drainer, Follow, Lease, Report, Told};
 use crate::error::Result;
 use crate::observer::Event;
 use crate::outbox::Outbox;
@@ -37,8 +37,20 @@ struct Held {
     channel: String,
     lease: Arc<Lease>,
     queue: Queue,
+    chain: Arc<Chain>,
+    /// So far, all that was sent of it.
+    all_delivered: bool,
     /// Monotonic, of the call under way.
     begun: Duration,
+}
+
+/// What became of a run that a worker had.
+enum Rest {
+    /// This much is left.
+    Some(Held),
+    /// It is over, and this run of its lane may follow.
+    Next(Held),
+    None,
 }
 
 /// A message on the wire, from [`Inline::begin`] to [`Inline::end`]. Dropping it is a call that
@@ -94,11 +106,12 @@ impl Inline {
     /// One cycle: records what the last step sent, claims, and sends what it claimed.
     pub fn step(&mut self, dispatcher: &dyn Dispatcher) -> Result<Step> {
         let step = self.cycle(dispatcher)?;
-        for held in std::mem::take(&mut self.runs) {
-            held.go_on(&self.clock, &mut self.reports, |run| {
+        while let Some(held) = self.runs.pop_front() {
+            let rest = held.go_on(&self.clock, &mut self.reports, |run| {
                 dispatcher.dispatch_run(run);
                 Queue::default()
             });
+            self.keep(rest);
         }
         Ok(step)
     }
@@ -134,13 +147,11 @@ impl Inline {
         let mut dispatched = 0;
         for run in cycle.runs {
             dispatched += run.deliveries.len();
-            self.runs.push_back(Held {
-                number: run.number,
-                channel: run.channel,
-                lease: run.lease,
-                queue: Queue::new(run.deliveries),
-                begun: Duration::ZERO,
-            });
+            match run.fall_in() {
+                Follow::Waits => {}
+                Follow::Goes(run) => self.runs.push_back(Held::from(run)),
+                Follow::GoesBack(run) => self.reports.extend(run.give_back()),
+            }
         }
         Ok(Step {
             events: cycle.events,
@@ -167,7 +178,10 @@ impl Inline {
                 delivery = run.next().cloned();
                 run.pause()
             });
-            self.runs.extend(rest);
+            match rest {
+                Rest::Some(rest) => self.runs.push_back(rest),
+                rest => self.keep(rest),
+            }
             if let Some(delivery) = delivery {
                 return Some(Call { delivery, run });
             }
@@ -185,9 +199,15 @@ impl Inline {
             run.settle(outcome);
             run.pause()
         });
-        // Before others, as a worker keeps its run.
-        if let Some(rest) = rest {
-            self.runs.push_front(rest);
+        self.keep(rest);
+    }
+
+    /// What is left goes before others, as a worker keeps its run; one that follows goes behind.
+    fn keep(&mut self, rest: Rest) {
+        match rest {
+            Rest::Some(rest) => self.runs.push_front(rest),
+            Rest::Next(next) => self.runs.push_back(next),
+            Rest::None => {}
         }
     }
 
@@ -225,6 +245,20 @@ impl Inline {
     }
 }
 
+impl From<ClaimedRun> for Held {
+    fn from(run: ClaimedRun) -> Self {
+        Self {
+            number: run.number,
+            channel: run.channel,
+            lease: run.lease,
+            queue: Queue::new(run.deliveries),
+            chain: run.chain,
+            all_delivered: true,
+            begun: Duration::ZERO,
+        }
+    }
+}
+
 impl Held {
     /// Lets a worker have it until it returns what is left; `None` when nothing is. What it neither
     /// settles nor returns is given back.
@@ -233,7 +267,7 @@ impl Held {
         clock: &Arc<dyn Clock>,
         reports: &mut Vec<Report>,
         work: impl FnOnce(&mut Run<'_>) -> Queue,
-    ) -> Option<Self> {
+    ) -> Rest {
         let (number, lease) = (self.number, Arc::clone(&self.lease));
         let begun = std::cell::Cell::new(self.begun);
         let mut may_send = |delivery: &Delivery| {
@@ -245,6 +279,7 @@ impl Held {
         };
         let mut report = |delivery: Delivery, outcome: Option<Outcome>| {
             lease.sending(None);
+            self.all_delivered &= matches!(outcome, Some(Outcome::Delivered(_)));
             let elapsed = clock.monotonic().saturating_sub(begun.get());
             reports.push(Report {
                 run: number,
@@ -262,6 +297,16 @@ impl Held {
         drop(run);
         self.queue = rest;
         self.begun = begun.get();
-        (!self.queue.is_empty()).then_some(self)
+        if !self.queue.is_empty() {
+            return Rest::Some(self);
+        }
+        match self.chain.end(self.all_delivered) {
+            Some(next) if self.all_delivered => Rest::Next(Self::from(next)),
+            Some(next) => {
+                reports.extend(next.give_back());
+                Rest::None
+            }
+            None => Rest::None,
+        }
     }
 }

@@ -125,3 +125,75 @@ fn a_retried_message_that_was_skipped_goes_out_once_the_run_before_it_is_done() 
     desk.sync(&up);
     assert_eq!(desk.states()[0], "sent");
 }
+
+/// Sends the next `count` messages, which the receiver takes; returns their payloads.
+fn deliver(drain: &mut Inline, count: usize) -> Vec<String> {
+    let mut sent = Vec::new();
+    while sent.len() < count {
+        let call = drain.begin().unwrap();
+        sent.push(String::from_utf8_lossy(&call.delivery.payload).into_owned());
+        drain.end(call, Ok(Outcome::delivered()));
+    }
+    sent
+}
+
+fn numbers(range: std::ops::RangeInclusive<usize>) -> Vec<String> {
+    range.map(|it| it.to_string()).collect()
+}
+
+#[test]
+fn the_next_run_of_a_lane_is_claimed_while_one_is_sent_and_goes_out_after_it() {
+    let desk = Desk::new();
+    desk.lane("customer", 60);
+    let mut drain = desk.drain();
+    assert_eq!(drain.cycle(&up).unwrap().dispatched, 16);
+    assert_eq!(deliver(&mut drain, 8), numbers(1..=8));
+    drain.cycle(&up).unwrap();
+    let states = desk.states();
+    let sending = states.iter().filter(|it| *it == "sending").count();
+    assert_eq!(sending, 8 + 16, "the rest of one run, and the next");
+    drain.cycle(&up).unwrap();
+    assert_eq!(deliver(&mut drain, 24), numbers(9..=32));
+    assert!(drain.begin().is_none(), "never more than one run ahead");
+    while !drain.is_empty() {
+        drain.step(&up).unwrap();
+    }
+    assert_eq!(desk.states(), vec!["sent"; 60]);
+}
+
+#[test]
+fn what_was_claimed_behind_a_message_that_fails_is_given_back_untried() {
+    let desk = Desk::new();
+    desk.lane("customer", 40);
+    let mut drain = desk.drain();
+    drain.cycle(&up).unwrap();
+    deliver(&mut drain, 12);
+    drain.cycle(&up).unwrap();
+    assert_eq!(desk.states()[31], "sending", "claimed behind the first run");
+    let call = drain.begin().unwrap();
+    assert_eq!(call.delivery.payload, b"13");
+    drain.end(call, Ok(Outcome::Retry(status(500))));
+    assert!(drain.begin().is_none(), "nothing overtakes it");
+    drain.until_idle(&up).unwrap();
+    let entry = desk.get(32);
+    assert_eq!((entry.status.as_str(), entry.attempts), ("waiting", 0));
+    assert_eq!(desk.outbox.attempts(32).unwrap(), []);
+    let (arrived, _) = arrivals(&desk, &mut [drain]);
+    assert_eq!(arrived, numbers(13..=40));
+}
+
+#[test]
+fn who_wants_one_message_at_a_time_has_none_claimed_ahead() {
+    let desk = Desk::new();
+    desk.lane("customer", 3);
+    let policy = sqlite_outbox::Policy::default().run_length(1);
+    let settings = sqlite_outbox::Settings::default().policy("sales", policy);
+    let mut drain = desk.drain_with(settings);
+    drain.cycle(&up).unwrap();
+    let call = drain.begin().unwrap();
+    drain.cycle(&up).unwrap();
+    assert_eq!(desk.states(), ["sending", "waiting", "waiting"]);
+    drain.end(call, Ok(Outcome::delivered()));
+    drain.until_idle(&up).unwrap();
+    assert_eq!(desk.states(), ["sent"; 3]);
+}

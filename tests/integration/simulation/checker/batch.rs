@@ -171,7 +171,7 @@ impl<'a> Checker<'a> {
             self.demand(length <= self.rules.run_length, P6, || {
                 format!("a run of {length}")
             })?;
-            self.nobody_is_before(*id, &lane)?;
+            self.nobody_is_before(life, *id, &lane)?;
         }
         for (name, ids) in by_channel {
             self.channel_may(&name, &ids, batch, heard.contains(&name))?;
@@ -179,12 +179,14 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Whoever is before a claimed message in its lane is claimed with it.
-    fn nobody_is_before(&self, id: i64, lane: &super::Lane) -> Checked {
+    /// Whoever is before a claimed message in its lane is claimed with it, or held by the same life,
+    /// which sends one run after the other.
+    fn nobody_is_before(&self, life: usize, id: i64, lane: &super::Lane) -> Checked {
         let skips = self.channels.get(&lane.0).is_some_and(|it| it.skip);
         for other in self.lanes[lane].range(..id) {
             let other = &self.messages[other];
-            let with_it = other.row.status == Status::Sending && other.batch == self.at;
+            let ours = other.batch == self.at || other.holder == Some(life);
+            let with_it = other.row.status == Status::Sending && ours;
             let skipped = other.row.status == Status::Dead && skips;
             self.demand(with_it || skipped, P4, || {
                 format!("message {id} is claimed past {:?}", other.row)

@@ -42,7 +42,7 @@ impl Checker<'_> {
             format!("other key or bytes: {}", what())
         })?;
         if mine && let Some(lane) = lane(row) {
-            self.is_in_order(request, message.batch, &lane)?;
+            self.is_in_order(request, message, &lane)?;
         }
         self.open.insert(self.at, at.mono);
         if request.reached {
@@ -52,14 +52,20 @@ impl Checker<'_> {
     }
 
     /// Whoever is before it in its lane has been delivered, and nobody else of it is on the wire.
-    fn is_in_order(&self, request: &Request, batch: usize, lane: &super::Lane) -> Checked {
+    fn is_in_order(
+        &self,
+        request: &Request,
+        message: &super::Message,
+        lane: &super::Lane,
+    ) -> Checked {
+        let batch = message.batch;
         for other in self.lanes[lane].range(..request.id) {
             let before = &self.messages[other];
             let row = &before.row;
             let fine = match row.status {
                 Status::Sending => {
                     let told = self.told.get(&(*other, row.claims));
-                    before.batch == batch && told == Some(&Told::Delivered)
+                    before.holder == message.holder && told == Some(&Told::Delivered)
                 }
                 // It was skipped then.
                 Status::Dead => before.batch < batch,
