@@ -66,12 +66,12 @@ pub fn commits(asked: &Asked) -> Result<Vec<Figure>> {
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     let mut rates = [const { Vec::new() }; 4];
     for _ in 0..asked.rounds(3) {
-        alone.push(disk.alone(span)?);
-        let (felt, sent) = disk.beside(&http(&quick)?, asked.size(120_000), span)?;
+        alone.push(disk.alone(asked, span)?);
+        let (felt, sent) = disk.beside(asked, &http(&quick.url)?, asked.size(120_000), span)?;
         beside.push(felt);
         rates[0].push(sent);
         rates[1].push(wire::raw(&quick, asked.size(30_000), 8)?);
-        let (_, sent) = disk.beside(&http(&slow)?, asked.size(5_000), span)?;
+        let (_, sent) = disk.beside(asked, &http(&slow.url)?, asked.size(5_000), span)?;
         rates[2].push(sent);
         rates[3].push(wire::raw(&slow, asked.size(1_600), 8)?);
     }
@@ -111,9 +111,16 @@ pub fn slow_commits(asked: &Asked) -> Result<Vec<Figure>> {
     let [full, normal] = [SettleSync::Full, SettleSync::Normal].map(disk);
     let mut felt = [const { Vec::new() }; 3];
     for _ in 0..asked.rounds(3) {
-        felt[0].push(full.alone(span)?);
-        felt[1].push(full.beside(&http(&sink)?, asked.size(60_000), span)?.0);
-        felt[2].push(normal.beside(&http(&sink)?, asked.size(60_000), span)?.0);
+        felt[0].push(full.alone(asked, span)?);
+        felt[1].push(
+            full.beside(asked, &http(&sink.url)?, asked.size(50_000), span)?
+                .0,
+        );
+        felt[2].push(
+            normal
+                .beside(asked, &http(&sink.url)?, asked.size(50_000), span)?
+                .0,
+        );
     }
     let [alone, full, normal] = felt.map(|it| middle(&it));
     let two_syncs = Target::Beyond(2.0 * millis(SYNC));
@@ -137,9 +144,9 @@ struct Disk {
 }
 
 impl Disk {
-    fn till(&self, backlog: usize) -> Result<Till> {
+    fn till(&self, asked: &Asked, backlog: usize) -> Result<Till> {
         self.sync_takes(Duration::ZERO);
-        let till = Till::filled(backlog, None)?;
+        let till = asked.till(backlog, None)?;
         self.connection(&till.path)?.execute_batch(
             "CREATE TABLE IF NOT EXISTS sale (id INTEGER PRIMARY KEY, total INTEGER)",
         )?;
@@ -163,8 +170,8 @@ impl Disk {
         Ok(conn)
     }
 
-    fn alone(&self, span: Duration) -> Result<Felt> {
-        let till = self.till(0)?;
+    fn alone(&self, asked: &Asked, span: Duration) -> Result<Felt> {
+        let till = self.till(asked, 0)?;
         application(&self.connection(&till.path)?, span, &AtomicBool::new(false))
     }
 
@@ -172,11 +179,12 @@ impl Disk {
     /// drain's messages a second.
     fn beside(
         &self,
+        asked: &Asked,
         dispatcher: &dyn Dispatcher,
         backlog: usize,
         span: Duration,
     ) -> Result<(Felt, f64)> {
-        let till = self.till(backlog)?;
+        let till = self.till(asked, backlog)?;
         let mut options = Outbox::options();
         if let Some(vfs) = &self.vfs {
             options = options.vfs(vfs.name());

@@ -74,8 +74,8 @@ impl Dispatcher for Serving {
 
 impl Backlog {
     /// `pending` messages to claim, beside what `script` makes of `more` rows.
-    fn new(pending: usize, script: &str, more: usize) -> Result<Self> {
-        let till = Till::filled(pending, None)?;
+    fn new(asked: &Asked, pending: usize, script: &str, more: usize) -> Result<Self> {
+        let till = asked.till(pending, None)?;
         let conn = Connection::open(&till.path)?;
         conn.busy_timeout(Duration::from_secs(5))?;
         if !script.is_empty() {
@@ -173,14 +173,14 @@ pub fn backlog(asked: &Asked) -> Result<Vec<Figure>> {
         "'{CHANNEL}', 'h' || i, NULL, 'sent', 1, CAST(julianday('now') * 86400000 - 210866760000000 AS INTEGER)"
     );
     let mut files = [
-        Backlog::new(BASE, "", 0)?,
-        Backlog::new(million / 10, "", 0)?,
-        Backlog::new(million, "", 0)?,
-        Backlog::new(BASE, &offline, million)?,
-        Backlog::new(BASE, &dead, million * 3 / 10)?,
-        Backlog::new(0, &lanes, million / 10)?,
-        Backlog::new(BASE, &history, million)?,
-        Backlog::new(0, &lanes, BASE)?,
+        Backlog::new(asked, BASE, "", 0)?,
+        Backlog::new(asked, million / 10, "", 0)?,
+        Backlog::new(asked, million, "", 0)?,
+        Backlog::new(asked, BASE, &offline, million)?,
+        Backlog::new(asked, BASE, &dead, million * 3 / 10)?,
+        Backlog::new(asked, 0, &lanes, million / 10)?,
+        Backlog::new(asked, BASE, &history, million)?,
+        Backlog::new(asked, 0, &lanes, BASE)?,
     ];
     for _ in 0..asked.rounds(7) {
         for (index, file) in files.iter_mut().enumerate() {
@@ -215,8 +215,8 @@ pub fn backlog(asked: &Asked) -> Result<Vec<Figure>> {
 }
 
 /// The median time of a claim of 50 with this much pending, for the plot.
-pub fn claim_with(pending: usize) -> Result<f64> {
-    let mut file = Backlog::new(pending, "", 0)?;
+pub fn claim_with(asked: &Asked, pending: usize) -> Result<f64> {
+    let mut file = Backlog::new(asked, pending, "", 0)?;
     for _ in 0..50 {
         file.claim(false)?;
     }

@@ -12,7 +12,7 @@ use sqlite_outbox::{Delivery, Dispatcher, HttpDispatcher, Outbox, Outcome, Route
 use crate::Asked;
 use crate::bare;
 use crate::figure::{Figure, Target, in_turn, rate};
-use crate::file::{CHANNEL, Till};
+use crate::file::CHANNEL;
 use crate::wire::{self, Sink};
 
 const UNIT: &str = "messages/s";
@@ -21,8 +21,8 @@ pub fn noop_dispatcher(_: &Delivery) -> anyhow::Result<Outcome> {
     Ok(Outcome::delivered())
 }
 
-pub fn http(sink: &Sink) -> Result<HttpDispatcher> {
-    let route = Route::post(&sink.url);
+pub fn http(url: &str) -> Result<HttpDispatcher> {
+    let route = Route::post(url);
     Ok(HttpDispatcher::builder().channel(CHANNEL, route).build()?)
 }
 
@@ -30,21 +30,21 @@ pub fn http(sink: &Sink) -> Result<HttpDispatcher> {
 /// statements in a loop, on the same table with its triggers, as many in a transaction.
 pub fn noop(asked: &Asked) -> Result<Vec<Figure>> {
     let count = asked.size(50_000);
-    let batch = messages_per_commit(count)?;
+    let batch = messages_per_commit(asked, count)?;
     let [value, share, limit] = in_turn(
         asked.rounds(5),
         [
-            &mut || ours(&noop_dispatcher, count, None, 8, 1.0),
-            &mut || ours(&noop_dispatcher, count, None, 8, 0.2),
-            &mut || bare::drain(&Till::filled(count, None)?.path, batch),
+            &mut || ours(asked, &noop_dispatcher, count, None, 8, 1.0),
+            &mut || ours(asked, &noop_dispatcher, count, None, 8, 0.2),
+            &mut || bare::drain(&asked.till(count, None)?.path, batch),
         ],
     )?;
     Ok(pair("drain_noop", value, share, limit, 0.8))
 }
 
 /// How many a drain settles and claims in one transaction, on average.
-fn messages_per_commit(count: usize) -> Result<usize> {
-    let till = Till::filled(count, None)?;
+fn messages_per_commit(asked: &Asked, count: usize) -> Result<usize> {
+    let till = asked.till(count, None)?;
     let commits = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&commits);
     let outbox = Outbox::options()
@@ -89,7 +89,7 @@ pub fn lane(asked: &Asked) -> Result<Vec<Figure>> {
         count,
         Some("customer-7"),
         1,
-        (7, 0.9),
+        (5, 0.9),
     )
 }
 
@@ -98,7 +98,7 @@ fn wired(
     name: &str,
     delay_ms: u64,
     count: usize,
-    ordering_key: Option<&str>,
+    ordering_key: Option<&'static str>,
     threads: usize,
     (rounds, target): (usize, f64),
 ) -> Result<Vec<Figure>> {
@@ -107,8 +107,8 @@ fn wired(
     let [value, share, limit] = in_turn(
         asked.rounds(rounds),
         [
-            &mut || ours(&http(&sink)?, count, ordering_key, workers, 1.0),
-            &mut || ours(&http(&sink)?, count, ordering_key, workers, 0.2),
+            &mut || ours(asked, &http(&sink.url)?, count, ordering_key, workers, 1.0),
+            &mut || ours(asked, &http(&sink.url)?, count, ordering_key, workers, 0.2),
             &mut || wire::raw(&sink, count, threads),
         ],
     )?;
@@ -124,13 +124,14 @@ fn pair(name: &str, value: f64, share: f64, limit: f64, target: f64) -> Vec<Figu
 
 /// Messages a second of a drain of a new file, from its call to its report.
 pub fn ours(
+    asked: &Asked,
     dispatcher: &dyn Dispatcher,
     count: usize,
-    ordering_key: Option<&str>,
+    ordering_key: Option<&'static str>,
     workers: usize,
     lock_share: f64,
 ) -> Result<f64> {
-    let till = Till::filled(count, ordering_key)?;
+    let till = asked.till(count, ordering_key)?;
     send(&till.open()?, dispatcher, count, workers, lock_share)
 }
 

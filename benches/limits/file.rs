@@ -1,5 +1,8 @@
 //! Databases to measure on, on a real disk: beside the build, not in a folder that may be memory.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
@@ -30,16 +33,36 @@ impl Till {
         })
     }
 
-    /// With this many messages to send, each a lane of its own, or all of one.
-    pub fn filled(messages: usize, ordering_key: Option<&str>) -> Result<Self> {
-        let till = Self::new()?;
-        Outbox::open(&till.path)?;
-        fill(&till.path, messages, ordering_key)?;
-        Ok(till)
-    }
-
     pub fn open(&self) -> Result<Outbox> {
         Ok(Outbox::open_existing(&self.path)?)
+    }
+}
+
+/// Files that were filled before: filling takes longer than copying.
+#[derive(Debug, Default)]
+pub struct Templates {
+    known: RefCell<HashMap<(usize, Option<&'static str>), Till>>,
+}
+
+impl Templates {
+    /// A new file with this many messages to send, of no lane or all of one.
+    pub fn till(&self, messages: usize, ordering_key: Option<&'static str>) -> Result<Till> {
+        let till = Till::new()?;
+        let mut known = self.known.borrow_mut();
+        let template = match known.entry((messages, ordering_key)) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(place) => {
+                let template = Till::new()?;
+                Outbox::open(&template.path)?;
+                fill(&template.path, messages, ordering_key)?;
+                place.insert(template)
+            }
+        };
+        // Nobody has it open, and its log is empty.
+        std::fs::copy(&template.path, &till.path)?;
+        // What was copied is not to be written while something is measured.
+        File::options().write(true).open(&till.path)?.sync_all()?;
+        Ok(till)
     }
 }
 
@@ -56,7 +79,7 @@ pub fn message(number: usize) -> Message {
 }
 
 /// By plain SQL, as any program would, and the log emptied, so that every run starts alike.
-pub fn fill(path: &Path, messages: usize, ordering_key: Option<&str>) -> Result<()> {
+fn fill(path: &Path, messages: usize, ordering_key: Option<&str>) -> Result<()> {
     let conn = Connection::open(path)?;
     conn.busy_timeout(Duration::from_secs(5))?;
     conn.execute(

@@ -11,11 +11,10 @@ use crate::Asked;
 use crate::child;
 use crate::drain::noop_dispatcher;
 use crate::figure::{Figure, Target};
-use crate::file::Till;
 
 /// CPU seconds per minute and bytes written, with an empty outbox and a running pump.
 pub fn idle(asked: &Asked) -> Result<Vec<Figure>> {
-    let till = Till::filled(0, None)?;
+    let till = asked.till(0, None)?;
     let seconds = if asked.quick { 1 } else { 15 };
     let path = till.path.to_string_lossy();
     let said = child::run(&["idle", &path, &seconds.to_string()])?;

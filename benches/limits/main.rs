@@ -42,6 +42,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use figure::{Figure, Report};
+use file::{Templates, Till};
 
 /// What was asked for on the command line.
 #[derive(Debug, Default)]
@@ -51,9 +52,15 @@ pub struct Asked {
     /// A smoke test: everything runs, nothing is measured worth the name.
     pub quick: bool,
     plot: Option<PathBuf>,
+    templates: Templates,
 }
 
 impl Asked {
+    /// A new file with this many messages to send, of no lane or all of one.
+    pub fn till(&self, messages: usize, ordering_key: Option<&'static str>) -> Result<Till> {
+        self.templates.till(messages, ordering_key)
+    }
+
     /// How often ours and the limit take turns.
     pub fn rounds(&self, full: usize) -> usize {
         if self.quick { 1 } else { full }

@@ -42,7 +42,10 @@ fn throughput(asked: &Asked) -> Result<String> {
             // Some two seconds each, or what the machine can do in them.
             let count = asked.size((2_000 / latency.max(1) as usize * workers).clamp(20, 30_000));
             let x = at as f64;
-            drained.push((x, ours(&http(sink)?, count, None, workers, 1.0)?));
+            drained.push((
+                x,
+                ours(asked, &http(&sink.url)?, count, None, workers, 1.0)?,
+            ));
             raw.push((x, wire::raw(sink, count, workers)?));
         }
         let threads = if workers == 1 { "worker" } else { "workers" };
@@ -72,7 +75,7 @@ fn backlog(asked: &Asked) -> Result<String> {
     let sizes = [1_000, 10_000, 100_000, 1_000_000];
     let mut points = Vec::new();
     for (at, size) in sizes.into_iter().enumerate() {
-        points.push((at as f64, claim_with(asked.size(size).max(100))?));
+        points.push((at as f64, claim_with(asked, asked.size(size).max(100))?));
     }
     let lines = [Line {
         label: "claim of 50".into(),

@@ -39,8 +39,8 @@ fn now() -> f64 {
 /// to do: a commit by [`Outbox::transaction`], and one by plain SQL in another process.
 pub fn wake(asked: &Asked) -> Result<Vec<Figure>> {
     let count = asked.size(200);
-    let here = in_process(count)?;
-    let there = other_process(count)?;
+    let here = in_process(asked, count)?;
+    let there = other_process(asked, count)?;
     let figure = |name: &str, times: &[f64], part, limit, target| {
         Figure::new(name, percentile(times, part), limit, "ms", target)
     };
@@ -74,8 +74,8 @@ fn all_sent(outbox: &Outbox, pump: Pump) -> Result<()> {
     Ok(pump.stop(Duration::from_secs(5))?)
 }
 
-fn in_process(count: usize) -> Result<Vec<f64>> {
-    let till = Till::filled(0, None)?;
+fn in_process(asked: &Asked, count: usize) -> Result<Vec<f64>> {
+    let till = asked.till(0, None)?;
     let (outbox, pump, arrivals) = pump(&till)?;
     let mut committed = HashMap::new();
     for number in 0..count {
@@ -88,8 +88,8 @@ fn in_process(count: usize) -> Result<Vec<f64>> {
     Ok(spans(&committed, &arrivals))
 }
 
-fn other_process(count: usize) -> Result<Vec<f64>> {
-    let till = Till::filled(0, None)?;
+fn other_process(asked: &Asked, count: usize) -> Result<Vec<f64>> {
+    let till = asked.till(0, None)?;
     let (outbox, pump, arrivals) = pump(&till)?;
     let said = child::run(&["commit", &till.path.to_string_lossy(), &count.to_string()])?;
     all_sent(&outbox, pump)?;
