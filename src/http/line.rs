@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use ureq::Agent;
@@ -52,6 +53,7 @@ impl Settings {
         let tls = TlsConfig::builder()
             .root_certs(roots)
             .client_cert(client)
+            .unversioned_rustls_crypto_provider(provider())
             .build();
         // The global timeout costs nothing here: it is our own lookup that does without a thread.
         Ok(Agent::config_builder()
@@ -202,6 +204,13 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, String> {
     }
 }
 
+/// The program's choice of cryptography, or ring.
+fn provider() -> Arc<CryptoProvider> {
+    CryptoProvider::get_default()
+        .cloned()
+        .unwrap_or_else(|| Arc::new(rustls::crypto::ring::default_provider()))
+}
+
 /// Reads a client certificate and checks that it belongs to its key, since ureq would panic.
 fn client_cert(chain: &Path, key: &Path) -> Result<ClientCert, String> {
     let certificates = certificates(chain)?;
@@ -216,10 +225,7 @@ fn client_cert(chain: &Path, key: &Path) -> Result<ClientCert, String> {
         .iter()
         .map(|it| CertificateDer::from(it.der().to_vec()))
         .collect();
-    let provider = rustls::crypto::CryptoProvider::get_default()
-        .cloned()
-        .unwrap_or_else(|| Arc::new(rustls::crypto::ring::default_provider()));
-    rustls::sign::CertifiedKey::from_der(copies, der, &provider).map_err(|error| {
+    rustls::sign::CertifiedKey::from_der(copies, der, &provider()).map_err(|error| {
         format!(
             "{} and {} cannot be used together: {error}",
             chain.display(),
