@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use sqlite_outbox::SCHEMA;
-use sqlite_outbox::rusqlite::{Connection, params};
+use sqlite_outbox::rusqlite::{Connection, Statement, params};
 
 use crate::figure::rate;
 use crate::file::{CHANNEL, payload};
@@ -74,49 +74,74 @@ pub fn insert<'a>(conn: &Connection, rows: impl IntoIterator<Item = &'a Row>) ->
     Ok(())
 }
 
+const FRESH: &str = "
+SELECT id FROM outbox
+ WHERE channel = ?1 AND status = 'pending' AND next_attempt_at = 0
+   AND (expires_at IS NULL OR expires_at > ?2)
+ ORDER BY id LIMIT ?3";
+
+const READ: &str = "
+SELECT message_id, dedupe_key, content_type, headers, payload FROM outbox WHERE id = ?1";
+
+/// What is bound to `?1`: one id, or a JSON array of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    Row,
+    Set,
+}
+
 /// Claims and settles everything in one loop on one connection, `batch` at a time: the last batch
-/// is settled and the next one claimed in one transaction, as a drain does. Messages a second.
-pub fn drain(path: &Path, batch: usize) -> Result<f64> {
+/// is settled and the next one read and claimed in one transaction, as a drain does, row by row or
+/// by one statement for all. Messages a second.
+pub fn drain(path: &Path, batch: usize, by: By) -> Result<f64> {
     let conn = connection(path)?;
-    let mut fresh = conn.prepare(
-        "SELECT id FROM outbox
-          WHERE channel = ?1 AND status = 'pending' AND next_attempt_at = 0
-            AND (expires_at IS NULL OR expires_at > ?2)
-          ORDER BY id LIMIT ?3",
-    )?;
-    let mut take = conn.prepare(
+    let ids = match by {
+        By::Row => "id = ?1",
+        By::Set => "id IN (SELECT value FROM json_each(?1))",
+    };
+    let mut fresh = conn.prepare(FRESH)?;
+    let mut read = conn.prepare(READ)?;
+    let mut take = conn.prepare(&format!(
         "UPDATE outbox SET status = 'sending', claims = claims + 1, next_attempt_at = ?2
-          WHERE id = ?1 AND status = 'pending'
-         RETURNING claims, message_id, dedupe_key, content_type, headers, payload",
-    )?;
-    let mut settle = conn.prepare(
-        "UPDATE outbox SET status = 'sent', settled_at = ?3, last_attempt_at = ?3, last_error = NULL
-          WHERE id = ?1 AND claims = ?2 AND status = 'sending' AND settled_at IS NULL",
-    )?;
+          WHERE {ids} AND status = 'pending'"
+    ))?;
+    let mut settle = conn.prepare(&format!(
+        "UPDATE outbox SET status = 'sent', settled_at = ?2, last_attempt_at = ?2, last_error = NULL
+          WHERE {ids} AND claims = 1 AND status = 'sending' AND settled_at IS NULL"
+    ))?;
+    let change = |statement: &mut Statement<'_>, ids: &[i64], at: i64| -> Result<usize> {
+        match by {
+            By::Row => Ok(ids
+                .iter()
+                .map(|id| statement.execute((id, at)))
+                .sum::<Result<_, _>>()?),
+            By::Set => Ok(statement.execute((serde_json::to_string(ids)?, at))?),
+        }
+    };
     let begun = Instant::now();
     let now = 1_800_000_000_000_i64;
-    let mut claimed: Vec<(i64, i64, [Option<String>; 5])> = Vec::new();
+    let mut claimed: Vec<i64> = Vec::new();
+    let mut messages: Vec<[Option<String>; 5]> = Vec::new();
     let mut count = 0;
     loop {
         conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        for (id, claims, _) in claimed.drain(..) {
-            count += settle.execute((id, claims, now))?;
-        }
-        let ids: Vec<i64> = fresh
+        count += change(&mut settle, &claimed, now)?;
+        claimed = fresh
             .query_map((CHANNEL, now, batch as i64), |row| row.get(0))?
             .collect::<Result<_, _>>()?;
-        for id in ids {
-            claimed.push(take.query_row((id, now + 30_000), |row| {
-                let columns = [
+        messages.clear();
+        for id in &claimed {
+            messages.push(read.query_row([id], |row| {
+                Ok([
+                    row.get(0)?,
                     row.get(1)?,
                     row.get(2)?,
                     row.get(3)?,
                     row.get(4)?,
-                    row.get(5)?,
-                ];
-                Ok((id, row.get(0)?, columns))
+                ])
             })?);
         }
+        change(&mut take, &claimed, now + 30_000)?;
         conn.prepare_cached("COMMIT")?.execute([])?;
         if claimed.is_empty() {
             return Ok(rate(count, begun.elapsed()));

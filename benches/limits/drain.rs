@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use sqlite_outbox::{Delivery, Dispatcher, HttpDispatcher, Outbox, Outcome, Route, Settings};
 
 use crate::Asked;
-use crate::bare;
+use crate::bare::{self, By};
 use crate::figure::{Figure, Target, in_turn, rate};
 use crate::file::CHANNEL;
 use crate::wire::{self, Sink};
@@ -27,19 +27,30 @@ pub fn http(url: &str) -> Result<HttpDispatcher> {
 }
 
 /// 50,000 to a dispatcher that does nothing, with 8 workers ÷ the same claims and settles by bare
-/// statements in a loop, on the same table with its triggers, as many in a transaction.
+/// statements in a loop, on the same table with its triggers, as many in a transaction: a
+/// statement for each row, and in `drain_noop_sets` one for all of them.
 pub fn noop(asked: &Asked) -> Result<Vec<Figure>> {
     let count = asked.size(50_000);
     let batch = messages_per_commit(asked, count)?;
-    let [value, share, limit] = in_turn(
+    let bare = |by| bare::drain(&asked.till(count, None)?.path, batch, by);
+    let [value, share, rows, sets] = in_turn(
         asked.rounds(5),
         [
             &mut || ours(asked, &noop_dispatcher, count, None, 8, 1.0),
             &mut || ours(asked, &noop_dispatcher, count, None, 8, 0.2),
-            &mut || bare::drain(&asked.till(count, None)?.path, batch),
+            &mut || bare(By::Row),
+            &mut || bare(By::Set),
         ],
     )?;
-    Ok(pair("drain_noop", value, share, limit, 0.8))
+    let mut figures = pair("drain_noop", value, share, rows, 0.8);
+    figures.push(Figure::new(
+        "drain_noop_sets",
+        value,
+        sets,
+        UNIT,
+        Target::None,
+    ));
+    Ok(figures)
 }
 
 /// How many a drain settles and claims in one transaction, on average.

@@ -1,6 +1,6 @@
 //! Putting messages in, beside bare inserts of the same rows.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use sqlite_outbox::{Message, Outbox};
@@ -15,31 +15,29 @@ const UNIT: &str = "messages/s";
 /// One message in each durable transaction of [`Outbox::transaction`] ÷ a single-row INSERT and
 /// COMMIT into a table with the same indexes, without triggers.
 pub fn one(asked: &Asked) -> Result<Vec<Figure>> {
-    let count = asked.size(2_000);
+    let span = Duration::from_millis(asked.size(500) as u64);
     let tills = [Till::new()?, Till::new()?];
     let outbox = Outbox::open(&tills[0].path)?;
     let conn = bare::table(&tills[1].path)?;
-    let (mut number, mut row) = (0, 0);
+    let (mut ours, mut limit) = (0.., 0..);
     let [value, limit] = in_turn(
-        asked.rounds(9),
+        asked.rounds(15),
         [
             &mut || {
-                let messages: Vec<Message> = (number..number + count).map(message).collect();
-                number += count;
-                let begun = Instant::now();
-                for message in &messages {
-                    outbox.transaction(|tx| outbox.enqueue(tx, message))?;
-                }
-                Ok(rate(count, begun.elapsed()))
+                commits(span, || {
+                    let message = message(ours.next().unwrap_or_default());
+                    let begun = Instant::now();
+                    outbox.transaction(|tx| outbox.enqueue(tx, &message))?;
+                    Ok(begun.elapsed())
+                })
             },
             &mut || {
-                let rows: Vec<Row> = (row..row + count).map(Row::new).collect();
-                row += count;
-                let begun = Instant::now();
-                for row in &rows {
-                    bare::insert(&conn, [row])?;
-                }
-                Ok(rate(count, begun.elapsed()))
+                commits(span, || {
+                    let row = Row::new(limit.next().unwrap_or_default());
+                    let begun = Instant::now();
+                    bare::insert(&conn, [&row])?;
+                    Ok(begun.elapsed())
+                })
             },
         ],
     )?;
@@ -50,6 +48,16 @@ pub fn one(asked: &Asked) -> Result<Vec<Figure>> {
         UNIT,
         Target::Ratio(0.9),
     )])
+}
+
+/// Commits again and again, until that took so long in all.
+fn commits(span: Duration, mut commit: impl FnMut() -> Result<Duration>) -> Result<f64> {
+    let (mut count, mut took) = (0, Duration::ZERO);
+    while took < span {
+        took += commit()?;
+        count += 1;
+    }
+    Ok(rate(count, took))
 }
 
 /// 100,000 messages without ordering key in one transaction ÷ the same rows by bare INSERT.

@@ -83,7 +83,10 @@ const CASES: &[Case] = &[
     (&["enqueue_one"], enqueue::one),
     (&["enqueue_bulk"], enqueue::bulk),
     (&["enqueue_bulk_keyed"], enqueue::bulk_keyed),
-    (&["drain_noop", "drain_noop_share"], drain::noop),
+    (
+        &["drain_noop", "drain_noop_share", "drain_noop_sets"],
+        drain::noop,
+    ),
     (&["drain_http_0", "drain_http_0_share"], drain::http_0),
     (
         &["drain_http_20ms_8", "drain_http_20ms_8_share"],
