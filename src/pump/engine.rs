@@ -233,20 +233,20 @@ impl Engine<'_> {
                 self.drainer.recall(channel);
             }
         }
+        let mut runs = Vec::new();
         for run in cycle.runs.drain(..) {
-            let run = match run.fall_in() {
-                Follow::Waits => continue,
-                Follow::Goes(run) => run,
-                Follow::GoesBack(run) => {
-                    self.release(vec![run]);
-                    continue;
+            match run.fall_in() {
+                Follow::Waits => {}
+                Follow::Goes(run) => {
+                    let policy = self.settings.policy_of(&run.channel);
+                    let most = policy.max_in_flight.unwrap_or(self.settings.workers);
+                    runs.push((run, most));
                 }
-            };
-            let policy = self.settings.policy_of(&run.channel);
-            let most = policy.max_in_flight.unwrap_or(self.settings.workers);
-            if shop.work.push(run, most, self.settings.workers) {
-                start(shop, spawn);
+                Follow::GoesBack(run) => self.release(vec![run]),
             }
+        }
+        for _ in 0..shop.work.push(runs, self.settings.workers) {
+            start(shop, spawn);
         }
         // None could be started before, or all have gone.
         if shop.work.is_stranded() {

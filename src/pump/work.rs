@@ -41,37 +41,53 @@ pub(crate) struct Done {
     pub(crate) follows: Option<ClaimedRun>,
 }
 
+impl Inner {
+    /// Whether another thread should be started for it, which is then counted.
+    fn queue(&mut self, run: ClaimedRun, most: usize, workers: usize) -> bool {
+        let known = self.queues.iter().position(|it| it.channel == run.channel);
+        let at = known.unwrap_or_else(|| {
+            self.queues.push(Queue {
+                channel: run.channel.clone(),
+                runs: VecDeque::new(),
+                running: 0,
+                most,
+            });
+            self.queues.len() - 1
+        });
+        let mut alone = false;
+        if let Some(queue) = self.queues.get_mut(at) {
+            queue.runs.push_back(run);
+            alone = queue.running == 0 && queue.runs.len() == 1;
+        }
+        let waiting: usize = self.queues.iter().map(|it| it.runs.len()).sum();
+        let extra = alone && self.threads < workers + EXTRA;
+        let wanted = self.idle < waiting && (self.threads < workers || extra);
+        self.threads += usize::from(wanted);
+        wanted
+    }
+}
+
 impl Work {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a run. True when another thread should be started: there are fewer than `workers`, or
-    /// the channel has nothing under way and every thread is busy with other channels.
-    pub(crate) fn push(&self, run: ClaimedRun, most: usize, workers: usize) -> bool {
+    /// Queues runs, each with what its channel may have under way at once. Returns how many more
+    /// threads should be started: there are fewer than `workers`, or a channel has nothing under way
+    /// and every thread is busy with other channels.
+    pub(crate) fn push(&self, runs: Vec<(ClaimedRun, usize)>, workers: usize) -> usize {
         let mut inner = self.lock();
-        let queue = match inner.queues.iter().position(|it| it.channel == run.channel) {
-            Some(at) => at,
-            None => {
-                inner.queues.push(Queue {
-                    channel: run.channel.clone(),
-                    runs: VecDeque::new(),
-                    running: 0,
-                    most,
-                });
-                inner.queues.len() - 1
-            }
-        };
-        let mut alone = false;
-        if let Some(queue) = inner.queues.get_mut(queue) {
-            queue.runs.push_back(run);
-            alone = queue.running == 0 && queue.runs.len() == 1;
+        // All at once, then whoever sleeps is woken: one by one, each would wake for a single run.
+        let woken = inner.idle.min(runs.len());
+        let wanted = runs
+            .into_iter()
+            .map(|(run, most)| inner.queue(run, most, workers))
+            .filter(|wanted| *wanted)
+            .count();
+        drop(inner);
+        for _ in 0..woken {
+            self.changed.notify_one();
         }
-        self.changed.notify_one();
-        let waiting: usize = inner.queues.iter().map(|it| it.runs.len()).sum();
-        let extra = alone && inner.threads < workers + EXTRA;
-        let wanted = inner.idle < waiting && (inner.threads < workers || extra);
-        inner.threads += usize::from(wanted);
         wanted
     }
 
