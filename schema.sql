@@ -180,6 +180,15 @@ CREATE TABLE IF NOT EXISTS outbox_conflict (
   payload BLOB NOT NULL
 );
 
+-- How many unsent messages (pending, waiting, sending) a block of 1024 ids has,
+-- so that they can be counted without looking at each: block 0 has the ids 1 to
+-- 1024. A block without a row is counted by looking, so removing rows from here
+-- is always safe. Triggers keep it; write nothing to it yourself.
+CREATE TABLE IF NOT EXISTS outbox_census (
+  block INTEGER PRIMARY KEY,
+  unsent INTEGER NOT NULL
+);
+
 -- Facts about this file. A program older than min_writer must not write.
 CREATE TABLE IF NOT EXISTS outbox_meta (
   key TEXT NOT NULL PRIMARY KEY,
@@ -336,6 +345,10 @@ WHEN CASE
                   WHERE o.channel = NEW.channel AND o.dedupe_key = NEW.dedupe_key)
   END
 BEGIN
+  -- REPLACE may remove the holder, and nothing tells of it.
+  DELETE FROM outbox_census
+   WHERE block = (SELECT (o.id - 1) >> 10 FROM outbox AS o
+                   WHERE o.channel = NEW.channel AND o.dedupe_key = NEW.dedupe_key);
   INSERT INTO outbox_conflict (message, message_ordering_key, channel, dedupe_key,
                                event_type, recipient, ordering_key, principal,
                                content_type, headers, available_at, expires_at, payload)
@@ -420,6 +433,9 @@ END;
 -- One with a moment is claimed by its due time, so that looking for fresh ones
 -- need not step over it. And it may end conflicts over its key.
 --
+-- The last id of a block completes it: then the block is counted. A message
+-- that comes into one that was counted before makes the number worthless.
+--
 -- All in one trigger, as each costs every row its start.
 CREATE TRIGGER IF NOT EXISTS outbox_inserted
 AFTER INSERT ON outbox
@@ -451,13 +467,22 @@ WHEN NEW.ordering_key IS NOT NULL
   OR NEW.available_at > NEW.next_attempt_at
   OR EXISTS (SELECT 1 FROM outbox_conflict AS k
               WHERE k.channel = NEW.channel AND k.dedupe_key = NEW.dedupe_key)
+  OR NEW.id % 1024 = 0
+  OR EXISTS (SELECT 1 FROM outbox_census WHERE block = (NEW.id - 1) >> 10)
 BEGIN
+  DELETE FROM outbox_census WHERE block = (NEW.id - 1) >> 10;
   INSERT INTO outbox_conflict_procedure (message) VALUES (NEW.id);
   INSERT INTO outbox_lane_procedure (channel, ordering_key)
   VALUES (NEW.channel, NEW.ordering_key);
   UPDATE outbox SET next_attempt_at = NEW.available_at
    WHERE id = NEW.id AND NEW.available_at > NEW.next_attempt_at
      AND NEW.status IN ('pending', 'waiting');
+  INSERT INTO outbox_census (block, unsent)
+  SELECT (NEW.id - 1) >> 10,
+         (SELECT count(*) FROM outbox AS o
+           WHERE o.id > NEW.id - 1024 AND o.id <= NEW.id
+             AND o.status IN ('pending', 'waiting', 'sending'))
+   WHERE NEW.id % 1024 = 0;
 END;
 
 -- A message that changed its status may free its lane or hold it. Left out are
@@ -490,6 +515,17 @@ BEGIN
   VALUES (NEW.channel, NEW.ordering_key);
 END;
 
+CREATE TRIGGER IF NOT EXISTS outbox_counted
+AFTER UPDATE OF status ON outbox
+WHEN (OLD.status IN ('pending', 'waiting', 'sending'))
+  <> (NEW.status IN ('pending', 'waiting', 'sending'))
+BEGIN
+  UPDATE outbox_census
+     SET unsent = unsent + (NEW.status IN ('pending', 'waiting', 'sending'))
+                         - (OLD.status IN ('pending', 'waiting', 'sending'))
+   WHERE block = (NEW.id - 1) >> 10;
+END;
+
 -- So may one that is deleted. A follower leaves its lane as it was.
 CREATE TRIGGER IF NOT EXISTS outbox_deleted
 AFTER DELETE ON outbox
@@ -500,11 +536,23 @@ BEGIN
   VALUES (OLD.channel, OLD.ordering_key);
 END;
 
--- The record of its attempts goes with a message.
+-- The record of its attempts goes with a message, and it counts no more.
 CREATE TRIGGER IF NOT EXISTS outbox_deleted_attempts
 AFTER DELETE ON outbox
 BEGIN
   DELETE FROM outbox_attempt WHERE message = OLD.id;
+  UPDATE outbox_census SET unsent = unsent - 1
+   WHERE block = (OLD.id - 1) >> 10 AND OLD.status IN ('pending', 'waiting', 'sending');
+END;
+
+-- UPDATE OR REPLACE removes the message that has the key.
+CREATE TRIGGER IF NOT EXISTS outbox_rekeyed
+BEFORE UPDATE OF dedupe_key ON outbox
+WHEN NEW.dedupe_key IS NOT OLD.dedupe_key
+BEGIN
+  DELETE FROM outbox_census
+   WHERE block = (SELECT (o.id - 1) >> 10 FROM outbox AS o
+                   WHERE o.channel = NEW.channel AND o.dedupe_key = NEW.dedupe_key);
 END;
 
 -- A message keeps its place: what was promised about order rests on it.

@@ -23,7 +23,7 @@ use crate::stats::Stats;
 use crate::store::connect::{Access, Opener};
 use crate::store::enqueue::{self, Limits};
 use crate::store::pool::{Pool, PooledConnection, Reader};
-use crate::store::{conflict, find, read, select, stats};
+use crate::store::{census, conflict, find, read, select, stats};
 
 /// The outbox in one SQLite file. Cheap to clone; clones share everything.
 #[derive(Debug, Clone)]
@@ -357,8 +357,10 @@ impl Outbox {
 
     /// How many messages are still to be sent: pending, waiting and sending. Dead letters are not
     /// among them.
+    ///
+    /// Exact, and a matter of a few milliseconds at a million.
     pub fn unsent(&self) -> Result<u64> {
-        read::unsent(&*self.shared.pool.reader()?)
+        census::unsent(&*self.shared.pool.reader()?)
     }
 
     /// Messages by id. The answer may be shorter than the limit while more follow (it is bounded

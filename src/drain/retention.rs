@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::clock::{Instant, millis};
 use crate::drain::Drainer;
 use crate::error::{Error, Result};
+use crate::store::census;
 use crate::store::round::{Cutoffs, Marks, Round, Stepped};
 
 /// How often it is looked for something to do.
@@ -19,6 +20,8 @@ const DETAINS: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Retention {
     round: Option<Round>,
+    /// Nothing is to be removed; blocks that the census lacks are counted.
+    counting: bool,
     marks: Option<Marks>,
     next: Duration,
     begun: Option<Duration>,
@@ -27,12 +30,12 @@ pub(crate) struct Retention {
 impl Retention {
     /// Whether it is time for another step.
     fn is_due(&self, now: Duration) -> bool {
-        self.round.is_some() || now >= self.next
+        self.is_under_way() || now >= self.next
     }
 
     /// Whether it wants another step at once.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.round.is_some()
+        self.round.is_some() || self.counting
     }
 
     /// Whether a drain that has nothing else to do should go on because of it.
@@ -55,13 +58,23 @@ impl Drainer {
             }
             let wait = if busy { AFTER_BUSY } else { EVERY };
             self.retention.round = None;
+            self.retention.counting = false;
             self.retention.next = at.monotonic.saturating_add(wait);
         }
         true
     }
 
     fn tidy_step(&mut self, at: Instant) -> Result<()> {
+        let begun = self.clock.monotonic();
         let retention = &mut self.retention;
+        if retention.counting {
+            retention.counting = census::fill(&self.conn)?;
+            if retention.counting {
+                let held = self.clock.monotonic().saturating_sub(begun);
+                self.mind_manners(held, held);
+            }
+            return Ok(());
+        }
         let Some(round) = &mut retention.round else {
             let marks = match retention.marks {
                 Some(marks) => marks,
@@ -75,11 +88,11 @@ impl Drainer {
             };
             retention.marks = Some(marks);
             retention.round = Round::plan(&self.conn, cutoffs, marks)?;
+            retention.counting = retention.round.is_none();
             retention.next = at.monotonic.saturating_add(EVERY);
             retention.begun.get_or_insert(at.monotonic);
             return Ok(());
         };
-        let begun = self.clock.monotonic();
         match round.step(&self.conn)? {
             Stepped::Looked => {}
             Stepped::Wrote => {

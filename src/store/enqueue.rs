@@ -10,7 +10,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, Statement, ToSql, 
 use crate::error::{Error, Result};
 use crate::message::{Enqueued, Message, Moment, OnDuplicate, Payload};
 use crate::schema::{self, SCHEMA_VERSION};
-use crate::store::{bulk, read};
+use crate::store::{bulk, census, read};
 
 /// How much the application lets in.
 #[derive(Debug)]
@@ -326,7 +326,7 @@ fn room(conn: &Connection, limits: &Limits) -> Result<Option<Error>> {
     // first may not write once another connection has.
     conn.prepare_cached("UPDATE outbox_meta SET value = value WHERE key IS NULL")?
         .execute([])?;
-    let unsent = read::unsent(conn)?;
+    let unsent = census::unsent(conn)?;
     if unsent >= limit {
         return Ok(Some(Error::OutboxFull { unsent, limit }));
     }

@@ -1,6 +1,7 @@
 //! The only SQL.
 
 mod bulk;
+pub(crate) mod census;
 pub(crate) mod channel;
 pub(crate) mod check;
 pub(crate) mod claim;

@@ -4,8 +4,8 @@ use rusqlite::Connection;
 
 use crate::schema::SCHEMA;
 use crate::store::{
-    SET, bulk, channel, claim, enqueue, operate, retention, round, select, settle, stats, upkeep,
-    why,
+    SET, bulk, census, channel, claim, enqueue, operate, retention, round, select, settle, stats,
+    upkeep, why,
 };
 
 /// The plan of a statement, one step a line.
@@ -142,7 +142,7 @@ fn what_is_settled(conn: &Connection) {
     ];
     let attempts = [settle::PRUNE_ATTEMPTS, settle::FIRST_CHARGE, settle::LOSSES];
     let state = format!("{} WHERE channel = ?1", channel::LOAD);
-    let groups: [(&str, &[&str]); 8] = [
+    let groups: [(&str, &[&str]); 9] = [
         ("USING INTEGER PRIMARY KEY (rowid=?)", &by_id),
         ("outbox_lane ", &[settle::TAKE_BACK_RUN, settle::RUN_CLAIMS]),
         ("outbox_lane ", &[&enqueue::INSERT, &bulk::INSERT]),
@@ -153,6 +153,10 @@ fn what_is_settled(conn: &Connection) {
             &[stats::UNSENT, stats::MOST_ATTEMPTS],
         ),
         ("outbox_expiry", &[upkeep::DATED_BEFORE]),
+        (
+            "INTEGER PRIMARY KEY (rowid>?)",
+            &[census::COUNT, census::FILL],
+        ),
         ("PRIMARY KEY (channel=?)", &[stats::STATE, &state]),
     ];
     // Either by each id, or between the first and the last, never further.

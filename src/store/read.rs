@@ -124,17 +124,6 @@ pub(crate) fn channels(conn: &Connection) -> Result<Vec<Name>> {
     Ok(names.into_iter().collect())
 }
 
-/// Pending, waiting and sending messages of all channels.
-pub(crate) fn unsent(conn: &Connection) -> Result<u64> {
-    let sql = "
-        SELECT (SELECT count(*) FROM outbox INDEXED BY outbox_due
-                 WHERE status = 'pending' OR status = 'sending')
-             + (SELECT count(*) FROM outbox INDEXED BY outbox_lane
-                 WHERE ordering_key IS NOT NULL AND status = 'waiting')";
-    let unsent: i64 = conn.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
-    Ok(unsent.unsigned_abs())
-}
-
 /// One message.
 pub(crate) fn get(conn: &Connection, id: i64) -> Result<Option<Entry>> {
     let sql = concat!("SELECT ", columns!(), " FROM outbox WHERE id = ?1");

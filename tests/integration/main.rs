@@ -12,6 +12,7 @@
 mod admission;
 mod broken;
 mod bulk;
+mod census;
 #[cfg(feature = "cli")]
 mod cli;
 mod clock;

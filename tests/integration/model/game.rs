@@ -176,6 +176,9 @@ impl Game {
         let clock = ManualClock::at(START);
         let outbox = Outbox::options().clock(clock.shared()).open(&path).unwrap();
         let sql = Connection::open(&path).unwrap();
+        // So that the game crosses the border of a block of the census.
+        sql.execute_batch("INSERT INTO sqlite_sequence (name, seq) VALUES ('outbox', 1000)")
+            .unwrap();
         let policy = Policy::default()
             .run_length([1, 3, 16][rng.below(3) as usize])
             .max_attempts(3)
@@ -855,6 +858,7 @@ impl Game {
         let rows = rules::rows(&conn);
         rules::lanes_are_in_order(&conn, &rows);
         rules::counts_are_true(&self.outbox, &rows);
+        rules::census_is_true(&conn);
         let mut state = self.state();
         let state = &mut *state;
         assert!(

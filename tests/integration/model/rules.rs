@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use sqlite_outbox::Outbox;
 use sqlite_outbox::rusqlite::Connection;
 
+use crate::census::WRONG;
 use crate::fixture::column;
 
 /// A message as it stands in the file.
@@ -139,6 +140,11 @@ pub(super) fn counts_are_true(outbox: &Outbox, rows: &Rows) {
         }
     }
     assert_eq!(outbox.unsent().unwrap(), stats.total.unsent());
+}
+
+/// Each block of the census has as many unsent messages as its row says.
+pub(super) fn census_is_true(conn: &Connection) {
+    assert_eq!(column(conn, WRONG), Vec::<String>::new());
 }
 
 /// Failed attempts belong to messages that exist, or to those that were replaced unheard.
