@@ -82,22 +82,24 @@ impl fmt::Display for Target {
 /// Three significant digits, or whole from 100 on.
 fn short(value: f64) -> String {
     match value.abs() {
-        it if it >= 100.0 => {
-            let digits = format!("{:.0}", value);
-            let mut text = String::new();
-            for (index, digit) in digits.chars().enumerate() {
-                if index > 0 && (digits.len() - index).is_multiple_of(3) {
-                    text.push(',');
-                }
-                text.push(digit);
-            }
-            text
-        }
+        it if it >= 100.0 => grouped(&format!("{value:.0}")),
         it if it >= 10.0 => format!("{value:.1}"),
         it if it >= 0.995 => format!("{value:.2}"),
         0.0 => "0".into(),
         _ => format!("{value:.3}"),
     }
+}
+
+/// With a comma between thousands.
+pub fn grouped(digits: &str) -> String {
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// Collects figures; the table grows as they come.

@@ -8,6 +8,7 @@ use anyhow::Result;
 use crate::Asked;
 use crate::backlog::claim_with;
 use crate::drain::{http, ours};
+use crate::figure::{grouped, in_turn};
 use crate::wire::{self, Sink};
 
 const LATENCIES: [u64; 5] = [0, 1, 5, 20, 100];
@@ -41,12 +42,16 @@ fn throughput(asked: &Asked) -> Result<String> {
         for (at, (sink, latency)) in sinks.iter().zip(LATENCIES).enumerate() {
             // Some two seconds each, or what the machine can do in them.
             let count = asked.size((2_000 / latency.max(1) as usize * workers).clamp(20, 30_000));
-            let x = at as f64;
-            drained.push((
-                x,
-                ours(asked, &http(&sink.url)?, count, None, workers, 1.0)?,
-            ));
-            raw.push((x, wire::raw(sink, count, workers)?));
+            let dispatcher = http(&sink.url)?;
+            let [ours, limit] = in_turn(
+                asked.rounds(3),
+                [
+                    &mut || ours(asked, &dispatcher, count, None, workers, 1.0),
+                    &mut || wire::raw(sink, count, workers),
+                ],
+            )?;
+            drained.push((at as f64, ours));
+            raw.push((at as f64, limit));
         }
         let threads = if workers == 1 { "worker" } else { "workers" };
         lines.push(Line {
@@ -113,11 +118,16 @@ fn draw(title: &str, ticks: &[String], lines: &[Line]) -> String {
     );
     for power in low as i32..=high as i32 {
         let value = 10f64.powi(power);
+        let label = if power < 0 {
+            value.to_string()
+        } else {
+            grouped(&value.to_string())
+        };
         let at = y(value);
         let end = width - right;
         let _ = writeln!(
             svg,
-            r##"<path d="M{left} {at:.1}H{end}" stroke="#dddddd"/><text x="{}" y="{:.1}" text-anchor="end">{value}</text>"##,
+            r##"<path d="M{left} {at:.1}H{end}" stroke="#dddddd"/><text x="{}" y="{:.1}" text-anchor="end">{label}</text>"##,
             left - 8.0,
             at + 4.0,
         );
