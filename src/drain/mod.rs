@@ -19,6 +19,7 @@ mod write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
 
 use crate::clock::{Clock, Dice, Instant};
@@ -128,6 +129,8 @@ impl Drainer {
     ) -> Result<Self> {
         conn.busy_handler(Some(be_patient))?;
         conn.set_prepared_statement_cache_capacity(64);
+        // Else SQLite looks at the value of a LIMIT and prepares the statement anew for each.
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         let lazy_sync = settings.settle_sync == SettleSync::Normal && is_wal(&conn)?;
         if lazy_sync {
             conn.pragma_update(None, "synchronous", "NORMAL")?;
@@ -365,11 +368,11 @@ impl Drainer {
     }
 }
 
-/// Small steps, so that the drain gets its turn soon, and an end soon, so that it can do other
-/// things meanwhile: 50 tries of 1 ms.
+/// Small steps, so that the drain meets the moment in which an application that commits one after
+/// the other leaves the lock, and an end soon, so that it can do other things meanwhile: 50 ms.
 fn be_patient(tries: i32) -> bool {
-    crate::clock::pause(Duration::from_millis(1));
-    tries < 50
+    crate::clock::pause(Duration::from_micros(200));
+    tries < 250
 }
 
 fn data_version(conn: &Connection) -> Result<i64> {
