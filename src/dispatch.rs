@@ -1,11 +1,13 @@
 //! The seam to the outside world: what a transport gets and what it answers.
 
+mod remedy;
 mod run;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use remedy::remedy;
 pub(crate) use run::Queue;
 pub use run::Run;
 

@@ -80,6 +80,7 @@ impl Asked<'_> {
             status: facts.status,
             ordered: facts.ordering_key.is_some(),
             code: facts.code.clone(),
+            cause: None,
             channel_state: state.state,
             routed: self.dispatcher.map(|it| it.serves(&facts.channel)),
             noticed: None,
@@ -181,8 +182,9 @@ impl Asked<'_> {
             why.reason = Reason::BackOff;
             why.fault = match facts.attempts {
                 0 => blame(facts.code.as_deref()),
-                _ => Fault::Message,
+                _ => blame_charged(facts.code.as_deref()),
             };
+            why.cause.clone_from(&facts.code);
             why.since = facts.last_attempt_at;
             why.until = Some(facts.next_attempt_at);
             why.detail.clone_from(&facts.last_error);
@@ -233,12 +235,14 @@ impl Asked<'_> {
         why.since = state.since;
         why.until = until;
         why.detail.clone_from(&state.reason);
+        why.cause.clone_from(&state.reason_code);
         let ambiguous = matches!(reason, Reason::Offline | Reason::Rejecting)
             && fault == Fault::Receiver
             && facts.last_attempt_at.is_some();
         if ambiguous && !evidence::has_other(self.conn, facts)? {
             why.reason = Reason::NoOther;
             why.detail = facts.last_error.clone().or(why.detail.take());
+            why.cause = facts.code.clone().or(why.cause.take());
         }
         Ok(true)
     }
@@ -252,6 +256,18 @@ impl Asked<'_> {
             why.fault = Fault::Route;
         }
         Ok(())
+    }
+}
+
+/// Whose fault a failure of this kind is, if the message is charged for it: others of its channel
+/// were delivered, so an answer that asks for another request is about the message.
+fn blame_charged(code: Option<&str>) -> Fault {
+    match code {
+        None => Fault::Message,
+        // Too slow, too early, too many: as good as no answer.
+        Some("http_408" | "http_425" | "http_429") => Fault::Receiver,
+        Some(code) if code.starts_with("http_4") => Fault::Message,
+        code => blame(code),
     }
 }
 

@@ -171,6 +171,8 @@ pub struct Why {
     pub ordered: bool,
     /// What its last failed attempt came to, as a stable word.
     pub code: Option<String>,
+    /// What came to the failure that it waits after, its channel's or its own, as a stable word.
+    pub cause: Option<String>,
     /// How its channel stands, pauses apart.
     pub channel_state: ChannelState,
     /// Whether its channel has a route; `None` when nobody was asked who knows the routes.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::dispatch::remedy;
 use crate::entry::Status;
 use crate::stats::{Age, ChannelState, Utc};
 use crate::why::{Fault, Reason, Why};
@@ -112,6 +113,9 @@ impl fmt::Display for Why {
             Fault::Nobody => "Nobody is at fault. ",
         })?;
         f.write_str(self.advice())?;
+        if let Some(remedy) = self.remedy() {
+            write!(f, " If it goes on: {remedy}.")?;
+        }
         if let Some(behind) = self.clock_behind {
             write!(
                 f,
@@ -124,6 +128,14 @@ impl fmt::Display for Why {
 }
 
 impl Why {
+    /// What a person can do about the failure that it waits after, when that goes on.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self.reason {
+            Reason::BackOff | Reason::Offline | Reason::NoOther => remedy(self.cause.as_deref()?),
+            _ => None,
+        }
+    }
+
     /// What to do next, in a sentence or two.
     pub fn advice(&self) -> &'static str {
         match self.reason {
@@ -147,8 +159,20 @@ impl Why {
             },
             Reason::Expired => "Retry it to send it after all.",
             Reason::Cancelled => "Retry it if that was a mistake.",
+            Reason::BackOff if self.fault == Fault::Message => {
+                "It is tried again by itself, and others of its channel were delivered meanwhile: \
+                 look at the error; when it cannot be accepted as it is, cancel it and enqueue it \
+                 anew."
+            }
+            Reason::BackOff if self.cause.is_some() => {
+                "Nothing is lost; it is tried again by itself."
+            }
             Reason::Scheduled | Reason::BackOff => "Nothing needs to be done.",
             Reason::Behind { .. } => "See to that message first.",
+            Reason::Offline if self.fault == Fault::Route => {
+                "Nothing is lost; once that is mended it goes out at the next probe, or at once \
+                 after `resume`."
+            }
             Reason::Offline => "Nothing is lost; it goes out by itself when the receiver answers.",
             Reason::Unauthorised => {
                 "Renew the credentials; it goes out by itself at the next probe, or at once after \

@@ -249,21 +249,62 @@ fn a_channel_without_a_route_is_named_by_who_knows_the_routes() {
     assert_eq!(code(&desk, id), "due", "nobody asked about routes");
 }
 
-#[test]
-fn a_charged_message_waits_for_its_next_attempt() {
+/// A till whose channel has just delivered, and then fails once in this way: that is charged.
+fn charged(failure: Outcome) -> (Desk, i64) {
     let desk = Desk::new();
     desk.put(Message::text("sales", "good"));
     let mut drain = desk.drain();
     drain.until_idle(&up).unwrap();
-    let poison = desk.put(Message::text("sales", "poison"));
+    let id = desk.put(Message::text("sales", "next"));
     drain
-        .until_idle(&|_: &Delivery| Ok(Outcome::Retry(status(500))))
+        .until_idle(&move |_: &Delivery| Ok(failure.clone()))
         .unwrap();
-    assert_eq!(desk.get(poison).attempts, 1);
-    let it = why(&desk, poison);
-    assert_eq!((it.reason, it.fault), (Reason::BackOff, Fault::Message));
+    assert_eq!(desk.get(id).attempts, 1);
+    (desk, id)
+}
+
+#[test]
+fn a_charged_message_waits_for_its_next_attempt() {
+    let (desk, id) = charged(Outcome::Retry(status(500)));
+    let it = why(&desk, id);
+    assert_eq!((it.reason, it.fault), (Reason::BackOff, Fault::Receiver));
     assert_eq!(it.detail.as_deref(), Some("status 500"));
-    assert_eq!(it.until, Some(desk.get(poison).next_attempt_at));
+    assert_eq!(it.cause.as_deref(), Some("http_500"));
+    assert_eq!(it.until, Some(desk.get(id).next_attempt_at));
+}
+
+/// The channel had just delivered, so the failure is charged; yet a certificate that has run out, or
+/// a line that is cut, says nothing against the message.
+#[test]
+fn a_charged_failure_is_blamed_on_what_failed() {
+    let unreachable = |code| Outcome::Unreachable(Failure::new(code, "it failed"));
+    let cases = [
+        (unreachable("tls"), Fault::Network, "set the clock"),
+        (unreachable("reset"), Fault::Network, "check the network"),
+        (unreachable("refused"), Fault::Network, "check the port"),
+        (unreachable("dns"), Fault::Network, "check the name"),
+        (unreachable("timeout"), Fault::Network, "check the network"),
+        (unreachable("proxy"), Fault::Network, "HTTPS_PROXY"),
+        (
+            Outcome::Retry(status(503)),
+            Fault::Receiver,
+            "Nothing is lost",
+        ),
+        (Outcome::Retry(status(429)), Fault::Receiver, "receiver"),
+        (
+            Outcome::Retry(status(409)),
+            Fault::Message,
+            "look at the error",
+        ),
+    ];
+    for (failure, fault, says) in cases {
+        let (desk, id) = charged(failure.clone());
+        let it = why(&desk, id);
+        let text = it.to_string();
+        assert_eq!(it.fault, fault, "{failure:?}: {text}");
+        assert!(text.contains(says), "{failure:?}: {text}");
+        assert!(!text.contains("Nothing needs to be done"), "{text}");
+    }
 }
 
 #[test]

@@ -224,18 +224,9 @@ fn receivers(loaded: &Loaded) -> Vec<Finding> {
                     _ => "receiver_unreachable",
                 },
                 format!("{channel}: {} cannot be called: {}", call.url, failure.text),
-                match &*failure.code {
-                    "tls" => {
-                        "set the clock if it is wrong; where a company's proxy replaces the certificate, \
-                         put its root into the system's store or into ca_file of the route"
-                    }
-                    "dns" => "check the name in the URL, and this machine's name server",
-                    "proxy" => "check proxy of the route, or HTTPS_PROXY of the environment",
-                    "refused" => {
-                        "the machine is there and the program is not: check the port, or start it"
-                    }
-                    _ => "check the network, the address and the firewall",
-                },
+                failure
+                    .remedy()
+                    .unwrap_or("check the network, the address and the firewall"),
             ),
         };
         found.push(of(finding));

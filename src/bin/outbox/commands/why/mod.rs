@@ -57,6 +57,8 @@ struct One<'a> {
     detail: Option<&'a str>,
     /// What its last failed attempt came to.
     failure: Option<&'a str>,
+    /// What the failure came to that it waits after, its channel's or its own.
+    cause: Option<&'a str>,
     /// `null`: not known without --config.
     routed: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,6 +66,7 @@ struct One<'a> {
     clock_behind_ms: Option<i64>,
     behind: Option<Box<One<'a>>>,
     advice: &'static str,
+    remedy: Option<&'static str>,
     commands: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     conflicts: Option<Vec<i64>>,
@@ -84,6 +87,7 @@ impl<'a> One<'a> {
             until: why.until,
             detail: why.detail.as_deref(),
             failure: why.code.as_deref(),
+            cause: why.cause.as_deref(),
             routed: why.routed,
             lease_stale: match why.reason {
                 Reason::Claimed { stale, .. } => Some(stale),
@@ -95,6 +99,7 @@ impl<'a> One<'a> {
                 .as_deref()
                 .map(|it| Box::new(Self::new(it, place))),
             advice: why.advice(),
+            remedy: why.remedy(),
             commands: place.next(why),
             conflicts: None,
             text: why.to_string(),
