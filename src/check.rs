@@ -1,7 +1,5 @@
 //! Whether a file and its outbox are well: what is found, and what to do about it.
 
-use rusqlite::ErrorCode;
-
 use crate::clock::{FIRST_HONEST, millis};
 use crate::condition::{FileInfo, Finding, Severity};
 use crate::dispatch::Failure;
@@ -17,6 +15,8 @@ use Severity::{Fault, Note, Warning};
 
 const HOUR: i64 = 3_600_000;
 const DAY: i64 = 24 * HOUR;
+
+const DAMAGED: &str = "damaged";
 
 /// Beyond any back-off that makes sense.
 const LONGEST_WAIT: i64 = 31 * DAY;
@@ -42,7 +42,6 @@ impl Outbox {
         let now = self.shared().clock().wall();
         let info = file::info(&conn, self.path())?;
         let mut found = damages(&conn)?;
-        let damaged = found.iter().any(|it| it.severity == Fault);
         let parts = [
             (|conn, _| parts(conn)) as fn(&rusqlite::Connection, i64) -> Result<Vec<Finding>>,
             clock,
@@ -54,8 +53,12 @@ impl Outbox {
         for part in parts {
             match part(&conn, now) {
                 Ok(more) => found.extend(more),
-                // What is damaged cannot be read; that is said already.
-                Err(error) if damaged && is_corrupt(&error) => {}
+                // What is damaged cannot be read; mostly that is said already.
+                Err(Error::Damaged(cause)) => {
+                    if !found.iter().any(|it| it.code == DAMAGED) {
+                        found.push(damage(&cause.to_string()));
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -65,17 +68,10 @@ impl Outbox {
     }
 }
 
-fn is_corrupt(error: &Error) -> bool {
-    matches!(error, Error::Sqlite(cause) if matches!(
-        cause.sqlite_error_code(),
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
-    ))
-}
-
 fn damages(conn: &rusqlite::Connection) -> Result<Vec<Finding>> {
     let words = match check::damages(conn) {
         Ok(words) => words,
-        Err(error) if is_corrupt(&error) => vec![error.chain()],
+        Err(Error::Damaged(cause)) => vec![cause.to_string()],
         Err(error) => return Err(error),
     };
     Ok(words
@@ -90,15 +86,19 @@ fn damages(conn: &rusqlite::Connection) -> Result<Vec<Finding>> {
                     "some program wrote past the checks: find out which, and mend the row",
                 );
             }
-            Finding::new(
-                Fault,
-                "damaged",
-                format!("the file is damaged: {word}"),
-                "stop all programs, keep a copy of the file and its -wal, and restore a backup, or \
-                 save what can be read with `sqlite3 FILE .recover`",
-            )
+            damage(&word)
         })
         .collect())
+}
+
+fn damage(word: &str) -> Finding {
+    Finding::new(
+        Fault,
+        DAMAGED,
+        format!("the file is damaged: {word}"),
+        "stop all programs, keep a copy of the file and its -wal, and restore a backup, or save \
+         what can be read with `sqlite3 FILE .recover`",
+    )
 }
 
 fn parts(conn: &rusqlite::Connection) -> Result<Vec<Finding>> {

@@ -16,7 +16,7 @@ pub struct FileInfo {
     pub free_pages: u64,
     /// `wal`, `delete` and so on: what the file has, not what a connection chose for itself.
     pub journal_mode: String,
-    /// The schema version of its outbox.
+    /// The schema version of its outbox; 0 where it cannot be read.
     pub schema_version: i64,
     /// The SQLite this program uses.
     pub sqlite: String,

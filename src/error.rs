@@ -6,6 +6,14 @@ use std::path::PathBuf;
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The result, or nothing where the file is damaged: for those who read what can be read.
+pub(crate) fn unless_damaged<T: Default>(result: Result<T>) -> Result<T> {
+    match result {
+        Err(Error::Damaged(_)) => Ok(T::default()),
+        result => result,
+    }
+}
+
 /// Why a call failed. `Display` is one sentence of its own; the cause is in `source()`.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -18,8 +26,12 @@ pub enum Error {
     NotAFile(PathBuf),
     /// There is something at this path already, and this call overwrites nothing.
     Exists(PathBuf),
-    /// The file is no SQLite database, or a damaged one.
+    /// The file is no SQLite database, an encrypted one, or one whose first page was overwritten.
     NotADatabase(PathBuf),
+    /// SQLite came upon something damaged; its own words are often misleading and are no `source()`.
+    /// [`Outbox::check`](crate::Outbox::check) of an outbox that was opened to read says where, and
+    /// what to do.
+    Damaged(rusqlite::Error),
     /// The file or its folder cannot be written.
     ReadOnly(PathBuf),
     /// The file may not be read.
@@ -154,6 +166,10 @@ impl fmt::Display for Error {
             Self::NotAFile(path) => write!(f, "{} cannot hold an outbox: it is no file", path.display()),
             Self::Exists(path) => write!(f, "{} is there already; nothing is overwritten", path.display()),
             Self::NotADatabase(path) => write!(f, "{} is not a SQLite database", path.display()),
+            Self::Damaged(_) => f.write_str(
+                "the file is damaged: keep a copy of it and its -wal; `outbox check` says where, and \
+                 what to do",
+            ),
             Self::ReadOnly(path) => write!(f, "{} cannot be written", path.display()),
             Self::Unreadable(path) => write!(f, "{} may not be read by this user", path.display()),
             Self::NeedsWriting(path) => write!(
@@ -240,6 +256,7 @@ impl From<rusqlite::Error> for Error {
             }
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy(error),
             Some(ErrorCode::DiskFull) => Self::DiskFull(error),
+            Some(ErrorCode::DatabaseCorrupt) => Self::Damaged(error),
             _ => Self::Sqlite(error),
         }
     }

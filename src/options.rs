@@ -153,8 +153,8 @@ impl Options {
 
     /// Opens an outbox that is there for a look: what writes fails with
     /// [`Error::ReadOnly`](crate::Error::ReadOnly), and it works where
-    /// this user may write neither the file nor its folder, and where a newer program forbids
-    /// writers as old as this one.
+    /// this user may write neither the file nor its folder, where a newer program forbids
+    /// writers as old as this one, and where a part of the file is damaged: what can be read is.
     ///
     /// A file with a write-ahead log that nobody has open, in a folder that cannot be written, is
     /// read as it lies, without locks: whatever another program writes meanwhile may be missed. If

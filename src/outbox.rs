@@ -17,7 +17,6 @@ use crate::observer::Observer;
 use crate::operator::Operator;
 use crate::options::Options;
 use crate::pump::Waker;
-use crate::schema;
 use crate::settings::Settings;
 use crate::stats::Stats;
 use crate::store::connect::{Access, Opener};
@@ -146,7 +145,7 @@ impl Outbox {
         let opener = Arc::new(Opener::new(path, options.on_connect, options.vfs, access)?);
         let pool = Pool::new(opener.clone(), options.pool_size)?;
         let conn = opener.establish(create)?;
-        let instance = schema::instance_id(&conn)?.into();
+        let instance = opener.instance_id(&conn)?.into();
         let shared = Shared {
             pool,
             instance,

@@ -11,7 +11,7 @@ use r2d2::ManageConnection;
 use r2d2_sqlite::SqliteConnectionManager;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, unless_damaged};
 use crate::schema;
 use crate::store::look;
 
@@ -107,6 +107,22 @@ impl Opener {
         }
     }
 
+    /// What is promised of every connection, each time it is handed out.
+    pub(crate) fn vouch(&self, conn: &Connection) -> Result<()> {
+        match self.access {
+            Access::Full => vouch(conn),
+            Access::Look => unless_damaged(vouch(conn)),
+        }
+    }
+
+    /// The random name of this file; a look does without it where it cannot be read.
+    pub(crate) fn instance_id(&self, conn: &Connection) -> Result<String> {
+        match self.access {
+            Access::Full => schema::instance_id(conn),
+            Access::Look => unless_damaged(schema::instance_id(conn)),
+        }
+    }
+
     /// A further connection to the file.
     pub(crate) fn open(&self) -> Result<Connection> {
         self.check_process()?;
@@ -168,7 +184,7 @@ impl Opener {
 
     fn furnish(&self, conn: &mut Connection, create: bool) -> Result<()> {
         if self.access == Access::Look {
-            return schema::check_readable(conn, &self.path);
+            return unless_damaged(schema::check_readable(conn, &self.path));
         }
         if create {
             write_ahead(conn)?;
@@ -200,9 +216,7 @@ pub(super) fn explain(path: &Path, error: Error) -> Error {
     let path = || path.to_path_buf();
     match error {
         Error::Sqlite(cause) => match cause.sqlite_error_code() {
-            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
-                Error::NotADatabase(path())
-            }
+            Some(ErrorCode::NotADatabase) => Error::NotADatabase(path()),
             Some(ErrorCode::ReadOnly) => Error::ReadOnly(path()),
             _ => Error::Sqlite(cause),
         },
@@ -244,8 +258,8 @@ fn prepare(conn: Connection) -> Result<Connection> {
     Ok(conn)
 }
 
-/// What is promised of every connection, each time it is handed out.
-pub(crate) fn vouch(conn: &Connection) -> Result<()> {
+/// See [`Opener::vouch`].
+pub(super) fn vouch(conn: &Connection) -> Result<()> {
     let wanted = crate::clock::millis(BUSY_TIMEOUT);
     if number(conn, "PRAGMA busy_timeout")? < wanted {
         conn.busy_timeout(BUSY_TIMEOUT)?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use crate::condition::FileInfo;
-use crate::error::Result;
+use crate::error::{Result, unless_damaged};
 use crate::schema;
 
 fn number(conn: &Connection, pragma: &str) -> Result<u64> {
@@ -13,6 +13,7 @@ fn number(conn: &Connection, pragma: &str) -> Result<u64> {
     Ok(number.unsigned_abs())
 }
 
+/// The numbers of the file. What is damaged counts as nothing.
 pub(crate) fn info(conn: &Connection, path: &Path) -> Result<FileInfo> {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
@@ -20,13 +21,17 @@ pub(crate) fn info(conn: &Connection, path: &Path) -> Result<FileInfo> {
     Ok(FileInfo {
         bytes: bytes(path),
         wal_bytes: bytes(Path::new(&log)),
-        page_size: number(conn, "PRAGMA page_size")?,
-        pages: number(conn, "PRAGMA page_count")?,
-        free_pages: number(conn, "PRAGMA freelist_count")?,
-        journal_mode: conn.query_row("PRAGMA journal_mode", [], |row| row.get(0))?,
-        schema_version: schema::version(conn)?.unwrap_or(0),
+        page_size: unless_damaged(number(conn, "PRAGMA page_size"))?,
+        pages: unless_damaged(number(conn, "PRAGMA page_count"))?,
+        free_pages: unless_damaged(number(conn, "PRAGMA freelist_count"))?,
+        journal_mode: unless_damaged(journal_mode(conn))?,
+        schema_version: unless_damaged(schema::version(conn))?.unwrap_or(0),
         sqlite: rusqlite::version().into(),
     })
+}
+
+fn journal_mode(conn: &Connection) -> Result<String> {
+    Ok(conn.query_row("PRAGMA journal_mode", [], |row| row.get(0))?)
 }
 
 pub(crate) fn vacuum(conn: &Connection) -> Result<()> {

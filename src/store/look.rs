@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, unless_damaged};
 use crate::store::connect::{explain, vouch};
 
 /// How a file is opened: with the application's hook.
@@ -40,9 +40,10 @@ fn flags() -> OpenFlags {
 
 fn prepare(conn: Connection) -> Result<Connection> {
     conn.execute_batch("PRAGMA query_only = 1")?;
-    vouch(&conn)?;
-    // Only a read shows whether the log can be read.
-    conn.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
+    // Only a read shows whether the log can be read. What is damaged is met where it is read.
+    let sql = "SELECT count(*) FROM sqlite_master";
+    let read = vouch(&conn).and_then(|()| Ok(conn.query_row(sql, [], |_| Ok(()))?));
+    unless_damaged(read)?;
     Ok(conn)
 }
 

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use scheduled_thread_pool::ScheduledThreadPool;
 
 use crate::error::{Error, Result};
-use crate::store::connect::{self, Opener};
+use crate::store::connect::Opener;
 
 /// Longer than a connection waits for the write lock, so that whoever holds one gives it back.
 const CHECKOUT: Duration = Duration::from_secs(8);
@@ -50,7 +50,7 @@ impl ManageConnection for Manager {
 
     /// Called before a connection is lent: what the last borrower set is not the next one's.
     fn is_valid(&self, conn: &mut Connection) -> Result<()> {
-        connect::vouch(conn)
+        self.0.vouch(conn)
     }
 
     /// Called when a connection comes back. In the pool it must hold no lock.

@@ -216,6 +216,58 @@ fn a_damaged_page_is_found_and_the_rest_is_told_all_the_same() {
     assert_eq!(finding(&ran, "conflicts")["count"], 1);
 }
 
+/// A disk has spoilt the only page of one small table, or the end of the list of tables; the first
+/// page is sound. That is no foreign file, and whatever can be read is told.
+#[test]
+fn a_file_with_a_spoilt_page_is_damaged_and_not_foreign() {
+    for table in [
+        "outbox_meta",
+        "outbox_audit",
+        "outbox_conflict",
+        "outbox",
+        "sqlite_master",
+    ] {
+        let desk = Desk::new();
+        desk.put("sales", "S-1", "text");
+        let conn = desk.sql();
+        conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")
+            .unwrap();
+        let page: u32 = match table {
+            // The root is the first page; this is one of those below it.
+            "sqlite_master" => 2,
+            table => {
+                let sql = "SELECT rootpage FROM sqlite_master WHERE name = ?1";
+                conn.query_row(sql, [table], |row| row.get(0)).unwrap()
+            }
+        };
+        conn.close().unwrap();
+        let mut bytes = std::fs::read(desk.path("till.db")).unwrap();
+        let end = page as usize * 4096;
+        bytes[end - 4096..end].fill(0xff);
+        desk.write("till.db", &bytes);
+
+        let ran = check(&desk);
+        assert_eq!(ran.code, 4, "{table}: {ran:?}");
+        let damage = finding(&ran, "damaged");
+        assert!(damage["remedy"].as_str().unwrap().contains(".recover"));
+        let ran = desk.run(["check", "till.db"]);
+        assert_eq!((ran.code, ran.err.as_str()), (4, ""), "{table}: {ran:?}");
+        // What meets the page says so, once, and where to look.
+        for command in ["status", "why", "pause"] {
+            let rest = (command == "pause").then_some("sales");
+            let ran = desk.run([command, "till.db"].into_iter().chain(rest));
+            if ran.code != 0 {
+                ran.failed(1, "the file is damaged");
+                assert!(ran.err.contains("`outbox check`"), "{table}: {ran:?}");
+                assert!(!ran.err.contains("Error code"), "{table}: {ran:?}");
+            }
+        }
+        if matches!(table, "outbox" | "sqlite_master") {
+            desk.run(["status", "till.db"]).failed(1, "damaged");
+        }
+    }
+}
+
 #[test]
 fn dead_letters_and_channels_that_need_a_person_are_told() {
     let desk = Desk::new();
