@@ -98,6 +98,22 @@ pub(crate) fn child(name: &str, argument: &std::path::Path) -> Command {
     command
 }
 
+/// A child that no failing test leaves behind.
+pub(crate) struct Process(pub(crate) std::process::Child);
+
+impl Process {
+    pub(crate) fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
 /// What the parent process gave, if this is a child.
 pub(crate) fn argument() -> Option<PathBuf> {
     std::env::var_os(CHILD).map(PathBuf::from)

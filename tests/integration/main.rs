@@ -48,6 +48,8 @@ mod server;
 mod settled;
 mod shim;
 mod simulation;
+#[cfg(feature = "http")]
+mod soak;
 mod sql_contract;
 mod store;
 mod tidy;

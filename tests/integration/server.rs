@@ -1,5 +1,6 @@
 //! A raw HTTP server on loopback that answers as the test tells it, badly if asked to.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -76,7 +77,8 @@ struct Shared {
     early: Script,
     tls: Option<Arc<rustls::ServerConfig>>,
     seen: Mutex<Vec<Seen>>,
-    streams: Mutex<Vec<TcpStream>>,
+    /// Those that are open, by their number.
+    streams: Mutex<HashMap<usize, TcpStream>>,
     accepted: AtomicUsize,
     requests: AtomicUsize,
     stopping: AtomicBool,
@@ -154,18 +156,18 @@ impl Server {
         });
         let inner = shared.clone();
         let acceptor = std::thread::spawn(move || {
-            let mut workers = Vec::new();
+            let mut workers: Vec<JoinHandle<()>> = Vec::new();
             for stream in listener.incoming() {
                 if inner.stopping.load(Ordering::SeqCst) {
                     break;
                 }
                 let stream = stream.unwrap();
                 let connection = inner.accepted.fetch_add(1, Ordering::SeqCst) + 1;
-                inner
-                    .streams
-                    .lock()
-                    .unwrap()
-                    .push(stream.try_clone().unwrap());
+                let clone = stream.try_clone().unwrap();
+                inner.streams.lock().unwrap().insert(connection, clone);
+                let (ended, open) = workers.into_iter().partition(JoinHandle::is_finished);
+                workers = open;
+                join(ended);
                 let shared = inner.clone();
                 workers.push(std::thread::spawn(move || {
                     // A client that goes away is no failure of the test.
@@ -176,15 +178,12 @@ impl Server {
                         }
                         None => converse(stream, connection, &shared),
                     };
-                    let last = shared.streams.lock().unwrap();
-                    if let Some(stream) = last.get(connection - 1) {
+                    if let Some(stream) = shared.streams.lock().unwrap().remove(&connection) {
                         let _ = stream.shutdown(Shutdown::Both);
                     }
                 }));
             }
-            for worker in workers {
-                worker.join().unwrap();
-            }
+            join(workers);
         });
         Self {
             address,
@@ -213,6 +212,11 @@ impl Server {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
+    /// How many requests were received so far.
+    pub(crate) fn requests(&self) -> usize {
+        self.shared.requests.load(Ordering::SeqCst)
+    }
+
     /// Requests received so far.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
@@ -227,7 +231,7 @@ impl Server {
 
     /// Closes every connection that is open now.
     pub(crate) fn hang_up(&self) {
-        for stream in self.shared.streams.lock().unwrap().iter() {
+        for stream in self.shared.streams.lock().unwrap().values() {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -243,6 +247,13 @@ impl Drop for Server {
         if acceptor.join().is_err() && !std::thread::panicking() {
             panic!("the server's thread panicked");
         }
+    }
+}
+
+/// A failure of a script is one of the server.
+fn join(workers: Vec<JoinHandle<()>>) {
+    for worker in workers {
+        worker.join().unwrap();
     }
 }
 

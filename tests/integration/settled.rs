@@ -10,7 +10,7 @@ use std::time::Duration;
 use sqlite_outbox::rusqlite::TransactionBehavior;
 use sqlite_outbox::{Delivery, Message, Outbox, Outcome, Receipt, Settings};
 
-use crate::fixture::{Rng, Till, argument, child, column, long, nap, one};
+use crate::fixture::{Process, Rng, Till, argument, child, column, long, nap, one};
 
 const DISAGREE: &str = "
 SELECT sale.id || ' ' || coalesce(sale.invoice, 'no invoice') || ' ' || coalesce(o.status, 'no message')
@@ -48,13 +48,12 @@ fn a_sale_has_its_invoice_exactly_when_its_message_is_sent_whenever_the_power_go
     let rounds = if long() { 200 } else { 10 };
     for round in 0..rounds {
         let mut process = child("settled::child_sells_and_drains", &till.path);
-        let mut process = process.spawn().unwrap();
-        let lines = std::io::BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut process = Process(process.spawn().unwrap());
+        let lines = std::io::BufReader::new(process.0.stdout.take().unwrap()).lines();
         let begun = lines.map_while(Result::ok).any(|line| line == "begun");
         assert!(begun);
         nap(dice.below(400).unsigned_abs());
-        process.kill().unwrap();
-        process.wait().unwrap();
+        process.kill();
         let conn = till.sql();
         let disagree = column(&conn, DISAGREE);
         assert!(disagree.is_empty(), "round {round}: {disagree:?}");
