@@ -8,9 +8,15 @@ use std::time::Duration;
 use crate::clock::{Instant, millis};
 use crate::dispatch::{Delivery, Outcome};
 use crate::drain::chain::{Chain, Follow};
+use crate::settings::MAX_LEASE;
 
 /// A wake lets another probe go when the one that is out has been for longer.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// No honest lease ends later than this; one that does was given by a clock that has gone back since.
+pub(crate) fn horizon(now: i64) -> i64 {
+    now.saturating_add(2 * millis(MAX_LEASE))
+}
 
 /// How long a run may be sent, on both clocks: wall time is what other processes see, monotonic
 /// time is what a clock that was set back cannot stretch. Shared with the worker.
@@ -65,10 +71,14 @@ impl Lease {
         since >= 0 && millis(now).saturating_sub(since) > millis(limit)
     }
 
-    /// Milliseconds until the first of both clocks says it is over.
+    /// Milliseconds until the first of both clocks says it is over. So it is where the clock has gone
+    /// so far back that others take it for abandoned.
     fn left(&self, at: Instant) -> i64 {
         let monotonic = self.monotonic.load(Ordering::Acquire);
         let wall = self.wall.load(Ordering::Acquire);
+        if wall > horizon(at.wall) {
+            return 0;
+        }
         monotonic
             .saturating_sub(millis(at.monotonic))
             .min(wall.saturating_sub(at.wall))

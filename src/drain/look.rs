@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::circuit::Admission;
 use crate::clock::{Instant, millis};
 use crate::dispatch::Dispatcher;
+use crate::drain::flight::horizon;
 use crate::drain::{CHANNELS, Drainer, data_version};
 use crate::error::Result;
 use crate::observer::Event;
-use crate::settings::MAX_LEASE;
 use crate::store::{Raw, channel, claim, upkeep};
 
 /// How often lanes without a head are looked for.
@@ -100,7 +100,7 @@ impl Drainer {
                 .map_or(Admission::Open, |it| it.admission(at.wall));
             let leases = claim::leases(&self.conn, name)?;
             if let Some((first, last)) = leases {
-                let odd = last > at.wall.saturating_add(2 * millis(MAX_LEASE));
+                let odd = last > horizon(at.wall);
                 if !self.memory.suspects_wait(name, at.monotonic) {
                     look.at(if odd { at.wall } else { first }, at.wall);
                 }

@@ -12,10 +12,10 @@ use crate::circuit::Channel;
 use crate::clock::FIRST_HONEST;
 use crate::clock::{Dice, Instant, millis};
 use crate::dispatch::{DeliveredHook, Dispatcher, Failure};
-use crate::drain::flight::{ClaimedRun, Report};
+use crate::drain::flight::{ClaimedRun, Report, horizon};
 use crate::drain::memory::{Changes, Memory, STEAL_AFTER, Suspect};
 use crate::observer::Event;
-use crate::settings::{MAX_LEASE, Settings};
+use crate::settings::Settings;
 use crate::stats::ChannelState;
 use crate::store::settle::{self, Claim};
 use crate::store::{channel, claim, upkeep};
@@ -211,7 +211,7 @@ impl Transact<'_> {
 
     /// Takes back claims whose holder is gone, once they have been seen stale long enough.
     fn take_back(&self, names: &[String], effects: &mut Effects) -> Result<(), Trouble> {
-        let horizon = self.at.wall.saturating_add(2 * millis(MAX_LEASE));
+        let horizon = horizon(self.at.wall);
         // Those of channels that are not in this round keep the moment they were first seen.
         let elsewhere = |it: &(&i64, &Suspect)| !names.contains(&it.1.channel);
         let known = self.memory.suspects.iter().filter(elsewhere);

@@ -228,3 +228,24 @@ fn what_came_back_before_a_stop_gave_up_is_recorded_and_not_given_back() {
     });
     assert_eq!(interrupted, [0, 0, 0]);
 }
+
+#[test]
+fn a_run_that_hung_while_the_clock_went_far_back_goes_no_further() {
+    let mut two = Two::new();
+    for i in 0..2 {
+        let message = Message::text("sales", i.to_string()).ordering_key("customer");
+        put(&two.outbox, &message).unwrap();
+    }
+    let receiver = Script::default();
+    two.a.cycle(&receiver).unwrap();
+    let first = two.a.begin().unwrap();
+    two.clock.jump(-7_200_000);
+    let mut b = two.b.lock().unwrap();
+    b.step(&receiver).unwrap();
+    two.clock.advance(Duration::from_millis(2_001));
+    b.until_idle(&receiver).unwrap();
+    assert_eq!(receiver.seen().len(), 2, "b took the lane over");
+    two.a.end(first, Ok(Outcome::delivered()));
+    let more = two.a.begin().map(|it| it.delivery.payload);
+    assert_eq!(more, None, "the rest is not a's any more");
+}

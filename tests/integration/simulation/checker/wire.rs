@@ -46,7 +46,7 @@ impl Checker<'_> {
         }
         self.open.insert(self.at, at.mono);
         if request.reached {
-            self.arrived(request)?;
+            self.arrived(request, mine)?;
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ impl Checker<'_> {
     }
 
     /// The receiver's view: first arrivals in enqueue order, and nothing twice without a reason.
-    fn arrived(&mut self, request: &Request) -> Checked {
+    fn arrived(&mut self, request: &Request, mine: bool) -> Checked {
         let name = (request.id, request.message_id.clone());
         if let Some(lane) = lane(&self.messages[&request.id].row) {
             let unheard = self.unheard.entry(lane).or_default();
@@ -114,6 +114,7 @@ impl Checker<'_> {
             return Ok(());
         }
         self.figures.count("accepted", 1);
+        let misled = !mine && self.set_back;
         let taken = self.taken.entry(name).or_default();
         self.figures.count("repeated", u64::from(!taken.is_empty()));
         let settled = |it: &Taken| !it.excused && it.life != request.life;
@@ -123,9 +124,9 @@ impl Checker<'_> {
         taken.push(Taken {
             life: request.life,
             claims: request.claims,
-            excused: false,
+            excused: misled,
         });
-        self.demand(!again, P3, || {
+        self.demand(!again || misled, P3, || {
             format!(
                 "message {} was taken already, and its answer not lost",
                 request.id
