@@ -196,6 +196,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
     },
     Mutant {
+        name: "the next run of a lane goes whatever became of the last",
+        changes: &[change(
+            "src/drain/chain.rs",
+            "true => Link::Delivered,\n            false => Link::Broken,",
+            "true => Link::Delivered,\n            false => Link::Delivered,",
+        )],
+    },
+    Mutant {
         name: "probes do not alternate",
         changes: &[change(
             CIRCUIT,
@@ -278,8 +286,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "runs have any length",
         changes: &[change(
             "src/drain/claiming.rs",
-            "policy.run_length.saturating_sub(1).min(room.messages)",
-            "policy.run_length.saturating_mul(1000).min(room.messages)",
+            "run_length.saturating_sub(1);",
+            "run_length.saturating_mul(1000);",
         )],
     },
     Mutant {
