@@ -4,7 +4,8 @@ use crate::entry::Status;
 
 /// A later message whose dedupe key was taken by other content. An `INSERT … ON CONFLICT DO NOTHING`
 /// would have lost it; it is kept aside, and not sent, until a person decides. The library's own
-/// `enqueue` tells its caller instead and keeps none.
+/// `enqueue` tells its caller, and keeps those aside that ask for it
+/// ([`Message::keep_aside`](crate::Message::keep_aside)).
 ///
 /// All times are milliseconds since 1970 UTC.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -36,6 +36,7 @@ pub struct Message {
     pub(crate) available: Option<Moment>,
     pub(crate) expires: Option<Moment>,
     pub(crate) on_duplicate: OnDuplicate,
+    pub(crate) kept_aside: bool,
 }
 
 /// The body as it is stored: text stays readable for people with only `sqlite3`.
@@ -101,7 +102,9 @@ pub enum Enqueued {
         /// The row that has it.
         id: i64,
     },
-    /// The key is taken by a message with *other* content, which was kept.
+    /// The key is taken by a message with *other* content, which was kept. The new one is stored
+    /// nowhere, or as a [`Conflict`](crate::Conflict) if it asked to be [kept
+    /// aside](Message::keep_aside).
     Conflict {
         /// The row that has it.
         id: i64,
@@ -136,6 +139,7 @@ impl Message {
             available: None,
             expires: None,
             on_duplicate: OnDuplicate::Keep,
+            kept_aside: false,
         }
     }
 
@@ -244,6 +248,14 @@ impl Message {
     /// What to do when the dedupe key is taken. Default: keep what is there and say so.
     pub fn on_duplicate(mut self, choice: OnDuplicate) -> Self {
         self.on_duplicate = choice;
+        self
+    }
+
+    /// Where the answer is [`Enqueued::Conflict`], keep this message aside as plain SQL does: a
+    /// [`Conflict`](crate::Conflict), once for each content, about which a person decides. For a
+    /// caller that cannot decide itself. Default: the caller is told, and nothing of it is stored.
+    pub fn keep_aside(mut self) -> Self {
+        self.kept_aside = true;
         self
     }
 

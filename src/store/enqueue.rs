@@ -163,11 +163,15 @@ impl ToSql for Payload {
 /// Its id, or nothing where a trigger of the application left it out.
 fn insert(conn: &Connection, message: &Message, now: i64) -> rusqlite::Result<Option<i64>> {
     let mut statement = conn.prepare_cached(&INSERT)?;
+    let rows = execute(&mut statement, message, now)?;
+    Ok((rows > 0).then(|| conn.last_insert_rowid()))
+}
+
+fn execute(statement: &mut Statement<'_>, message: &Message, now: i64) -> rusqlite::Result<usize> {
     statement.raw_bind_parameter(1, SCHEMA_VERSION)?;
     statement.raw_bind_parameter(2, now)?;
-    bind(&mut statement, 3, message, false, now)?;
-    let rows = statement.raw_execute()?;
-    Ok((rows > 0).then(|| conn.last_insert_rowid()))
+    bind(statement, 3, message, false, now)?;
+    statement.raw_execute()
 }
 
 /// Parameters of one message.
@@ -234,30 +238,44 @@ fn holder(conn: &Connection, message: &Message) -> Result<Option<Holder>> {
 
 fn duplicate(conn: &Connection, message: &Message, holder: Holder, now: i64) -> Result<Enqueued> {
     let id = holder.id;
+    let replaces = holder.replaceable && (!holder.same || spans(message));
     match message.on_duplicate {
-        OnDuplicate::Fail => Err(Error::Duplicate { id }),
+        OnDuplicate::Fail => return Err(Error::Duplicate { id }),
         // Whether a span ends at the same moment nobody can say: the latest holds.
-        OnDuplicate::Replace if holder.replaceable && (!holder.same || spans(message)) => {
-            let changed = conn.prepare_cached(REPLACE)?.execute(named_params! {
-                ":id": id,
-                ":event_type": message.event_type,
-                ":recipient": message.recipient,
-                ":ordering_key": message.ordering_key,
-                ":principal": message.principal,
-                ":content_type": message.content_type,
-                ":headers": message.headers_json(),
-                ":available_at": message.available.map(|it| it.resolve(now)),
-                ":expires_at": message.expires.map(|it| it.resolve(now)),
-                ":payload": message.payload,
-            })?;
-            match changed {
-                0 => Ok(Enqueued::Conflict { id }),
-                _ => Ok(Enqueued::Replaced { id }),
-            }
+        OnDuplicate::Replace if replaces && replace(conn, message, id, now)? => {
+            return Ok(Enqueued::Replaced { id });
         }
-        _ if holder.same => Ok(Enqueued::Duplicate { id }),
-        _ => Ok(Enqueued::Conflict { id }),
+        _ if holder.same => return Ok(Enqueued::Duplicate { id }),
+        _ => {}
     }
+    if message.kept_aside {
+        keep_aside(conn, message, now)?;
+    }
+    Ok(Enqueued::Conflict { id })
+}
+
+fn replace(conn: &Connection, message: &Message, id: i64, now: i64) -> Result<bool> {
+    let changed = conn.prepare_cached(REPLACE)?.execute(named_params! {
+        ":id": id,
+        ":event_type": message.event_type,
+        ":recipient": message.recipient,
+        ":ordering_key": message.ordering_key,
+        ":principal": message.principal,
+        ":content_type": message.content_type,
+        ":headers": message.headers_json(),
+        ":available_at": message.available.map(|it| it.resolve(now)),
+        ":expires_at": message.expires.map(|it| it.resolve(now)),
+        ":payload": message.payload,
+    })?;
+    Ok(changed > 0)
+}
+
+/// The conflict keeper of the schema does it, for an INSERT that does nothing else.
+fn keep_aside(conn: &Connection, message: &Message, now: i64) -> Result<()> {
+    let sql = format!("{} ON CONFLICT (channel, dedupe_key) DO NOTHING", *INSERT);
+    let mut statement = conn.prepare_cached(&sql)?;
+    execute(&mut statement, message, now)?;
+    Ok(())
 }
 
 /// Whether the message has times that are counted from the enqueue.

@@ -142,6 +142,32 @@ fn a_duplicate_with_other_content_is_a_conflict_and_changes_nothing() {
 }
 
 #[test]
+fn a_message_that_asks_for_it_is_kept_aside_and_the_transaction_goes_on() {
+    let till = Till::new();
+    let outbox = till.open();
+    put(&outbox, &sale("S-1")).unwrap();
+    let other = sale("S-1").header("X-Till", "4").keep_aside();
+    for message in [&other, &other.clone().on_duplicate(OnDuplicate::Replace)] {
+        let message = message.clone().ordering_key("customer-7");
+        let answer = put(&outbox, &message).unwrap();
+        assert_eq!(answer, Enqueued::Conflict { id: 1 });
+    }
+    let kept = outbox.conflicts(None, 0, 10).unwrap();
+    assert_eq!(kept.len(), 1, "once for each content");
+    assert_eq!(kept[0].headers.as_deref(), Some("{\"X-Till\":\"4\"}"));
+    assert_eq!((kept[0].holder, outbox.unsent().unwrap()), (Some(1), 1));
+
+    // What is no conflict leaves nothing there.
+    let same = put(&outbox, &sale("S-1").keep_aside());
+    assert_eq!(same.unwrap(), Enqueued::Duplicate { id: 1 });
+    let refused = put(&outbox, &other.clone().on_duplicate(OnDuplicate::Fail));
+    assert!(matches!(refused, Err(Error::Duplicate { id: 1 })));
+    let latest = put(&outbox, &other.on_duplicate(OnDuplicate::Replace));
+    assert_eq!(latest.unwrap(), Enqueued::Replaced { id: 1 });
+    assert_eq!(outbox.conflicts(None, 0, 10).unwrap().len(), 1);
+}
+
+#[test]
 fn text_and_the_same_bytes_are_the_same_content() {
     let till = Till::new();
     let outbox = till.open();

@@ -223,3 +223,40 @@ fn a_conflict_of_another_lane_replaces_nothing() {
     let row = desk.json(["show", "till.db", "S-1-b", "--json"]);
     assert_eq!(row["ordering_key"], "customer-7");
 }
+
+/// A script that numbers two sales alike reads no notes, and loses none of them.
+#[test]
+fn what_the_tool_enqueues_under_a_taken_key_is_kept_aside_as_plain_sql_does() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "one");
+    let again = |payload: &str, choice: &str| {
+        let args = ["enqueue", "till.db", "--channel=sales", "--key=S-1"];
+        let ran = desk.run(args.into_iter().chain([
+            "--content-type=text/plain",
+            "--on-duplicate",
+            choice,
+            payload,
+        ]));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.err
+    };
+    for _ in 0..2 {
+        let told = again("two", "ignore");
+        assert!(told.contains("`outbox conflicts till.db`"), "{told}");
+    }
+    assert_eq!(again("one", "ignore"), "");
+    assert_eq!(send(&desk), ["one"]);
+    again("three", "replace");
+    let lines = "{\"no\":\"S-1\",\"total\":4}\n";
+    desk.write("orders.jsonl", lines);
+    let args = ["enqueue", "till.db", "--channel=sales", "--key-from=/no"];
+    let ran = desk.run(args.into_iter().chain(["--lines", "orders.jsonl"]));
+    assert_eq!(ran.out, "0 messages enqueued, 1 kept aside\n");
+    assert!(ran.err.contains("1 line has a key"), "{ran:?}");
+
+    let kept = desk.run(["conflicts", "till.db", "--json"]).lines();
+    let kept: Vec<_> = kept.iter().map(|it| &it["payload"]).collect();
+    assert_eq!(kept, ["two", "three", "{\"no\":\"S-1\",\"total\":4}"]);
+    desk.done(["conflicts", "till.db", "1", "--enqueue-as", "S-1-b"]);
+    assert_eq!(send(&desk), ["two"]);
+}

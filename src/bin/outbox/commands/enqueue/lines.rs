@@ -6,9 +6,9 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Error, Message, Outbox};
 
-use super::{Arguments, Done, exported, message, open, warn_of_type};
+use super::{Arguments, Done, exported, message, open, quoted, warn_of_type};
 use crate::args::Exit;
-use crate::output::{Out, note};
+use crate::output::{Out, count, note};
 
 /// Lines in one transaction, at most.
 const CHUNK: usize = 64;
@@ -54,9 +54,11 @@ pub(super) fn run(
         }
     };
     if tally.conflicts > 0 {
-        let count = tally.conflicts;
+        let these = count(tally.conflicts as u64, "line has", "lines have");
         note(&format!(
-            "{count} of the keys stand for OTHER content, which was kept; the new one was not enqueued"
+            "{these} a key that stands for OTHER content; kept aside and not sent: `outbox conflicts \
+             {}` shows both and decides",
+            quoted(&arguments.database.db.to_string_lossy())
         ));
     }
     let summary = tally.summary();
@@ -90,7 +92,7 @@ impl Tally {
         for (count, what) in [
             (self.replaced, "replaced"),
             (self.duplicates, "there already"),
-            (self.conflicts, "kept with other content"),
+            (self.conflicts, "kept aside"),
             (self.left_out, "left out: sent, expired or cancelled"),
             (self.bad, "refused and skipped"),
         ] {

@@ -21,6 +21,10 @@ use crate::args::{self, Database, Exit, Format, Usage};
 use crate::output::{Out, ago, note, now};
 
 /// Put a message into the outbox, or one for each line of a file
+///
+/// When the key is taken by a message with the same content, there is nothing to do. Other content
+/// is never lost: it is kept aside and not sent until a person decides (`outbox conflicts`), and
+/// the exit code is 0. With --on-duplicate fail it is refused.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -93,11 +97,11 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Choice {
-    /// Keep the message that is there
+    /// Keep the message that is there; other content is kept aside, see `outbox conflicts`
     Ignore,
     /// End with an error
     Fail,
-    /// Latest wins, unless it was attempted already
+    /// Latest wins; if the former was attempted already, as ignore
     Replace,
 }
 
@@ -178,7 +182,9 @@ fn one(
     );
     if matches!(enqueued, Enqueued::Conflict { .. }) {
         note(&format!(
-            "message {id} has this key and OTHER content; it was kept, the new one was not enqueued"
+            "message {id} has this key and OTHER content; the new one is kept aside and not sent: \
+             `outbox conflicts {}` shows both and decides",
+            quoted(&arguments.database.db.to_string_lossy())
         ));
     }
     if arguments.format.json {
@@ -244,12 +250,14 @@ fn message(arguments: &Arguments, payload: Vec<u8>) -> anyhow::Result<Message> {
 
 /// A message with text where it is text: people read it with `sqlite3`.
 fn body(channel: &str, payload: Vec<u8>) -> Message {
-    match String::from_utf8(payload) {
+    let message = match String::from_utf8(payload) {
         // A zero byte in a text hides what follows from programs in C.
         Ok(text) if !text.contains('\0') => Message::text(channel, text),
         Ok(text) => Message::bytes(channel, text),
         Err(other) => Message::bytes(channel, other.into_bytes()),
-    }
+    };
+    // A script does not read what it is told.
+    message.keep_aside()
 }
 
 fn with(message: Message, value: &Option<String>, set: fn(Message, String) -> Message) -> Message {
