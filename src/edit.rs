@@ -1,11 +1,12 @@
 //! What a person changes in a stored message: plain data.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::error::Result;
-use crate::message;
+use crate::message::{self, Moment};
 
-/// Other content for a message; what is not named stays. See
+/// Other content or another moment for a message; what is not named stays. See
 /// [`Operator::edit`](crate::Operator::edit). Bytes and texts are edits of the payload alone.
 ///
 /// ```
@@ -17,6 +18,8 @@ pub struct Edit {
     pub(crate) payload: Option<Vec<u8>>,
     pub(crate) headers: Option<BTreeMap<String, String>>,
     pub(crate) content_type: Option<String>,
+    /// `Some(None)`: at once.
+    pub(crate) available: Option<Option<Moment>>,
 }
 
 impl<T: AsRef<[u8]>> From<T> for Edit {
@@ -56,24 +59,51 @@ impl Edit {
         self
     }
 
+    /// Not before this moment, in milliseconds since 1970 UTC.
+    pub fn available_at(mut self, at: i64) -> Self {
+        self.available = Some(Some(Moment::At(at)));
+        self
+    }
+
+    /// Not before this span has passed, counted from the edit.
+    pub fn delay(mut self, span: Duration) -> Self {
+        self.available = Some(Some(Moment::In(span)));
+        self
+    }
+
+    /// No moment to wait for: it may be sent at once.
+    pub fn no_schedule(mut self) -> Self {
+        self.available = Some(None);
+        self
+    }
+
     /// As at enqueue.
     pub(crate) fn validate(&self) -> Result<()> {
         self.headers.as_ref().map_or(Ok(()), message::headers)?;
         let content_type = self.content_type.as_deref();
-        content_type.map_or(Ok(()), message::content_type)
+        content_type.map_or(Ok(()), message::content_type)?;
+        let moment = self.available.flatten();
+        moment.map_or(Ok(()), |it| message::moment("available_at", it))
     }
 
     /// What is changed beside the payload, for the record.
-    pub(crate) fn changed(&self) -> Option<&'static str> {
-        match (&self.headers, &self.content_type) {
-            (Some(_), Some(_)) => Some("headers and content type"),
-            (Some(_), None) => Some("headers"),
-            (None, Some(_)) => Some("content type"),
-            (None, None) => None,
-        }
+    pub(crate) fn changed(&self) -> Option<String> {
+        let parts = [
+            (self.headers.is_some(), "headers"),
+            (self.content_type.is_some(), "content type"),
+            (self.available.is_some(), "schedule"),
+        ];
+        let named = parts.into_iter().filter(|it| it.0);
+        let named: Vec<_> = named.map(|it| it.1).collect();
+        (!named.is_empty()).then(|| named.join(" and "))
+    }
+
+    /// Whether the receiver would get another message, not the same one at another time.
+    pub(crate) fn has_content(&self) -> bool {
+        self.payload.is_some() || self.headers.is_some() || self.content_type.is_some()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.payload.is_none() && self.changed().is_none()
+        !self.has_content() && self.available.is_none()
     }
 }

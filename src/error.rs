@@ -145,13 +145,19 @@ impl Error {
             ))
     }
 
-    /// The text with every cause, for a log or a stored reason.
-    pub(crate) fn chain(&self) -> String {
+    /// The sentence with every cause that says more, for a log, a stored reason or a person.
+    /// SQLite's causes repeat each other with a number before them.
+    pub fn chain(&self) -> String {
         let mut text = self.to_string();
+        let mut last = text.clone();
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
+            let next = error.to_string();
+            if !next.ends_with(&last) {
+                text.push_str(": ");
+                text.push_str(&next);
+                last = next;
+            }
             cause = error.source();
         }
         text
@@ -170,7 +176,12 @@ impl fmt::Display for Error {
                 "the file is damaged: keep a copy of it and its -wal; `outbox check` says where, and \
                  what to do",
             ),
-            Self::ReadOnly(path) => write!(f, "{} cannot be written", path.display()),
+            Self::ReadOnly(path) => write!(
+                f,
+                "{} cannot be written by this user, who needs the right to write it, its folder and \
+                 the -wal, -shm or -journal beside it",
+                path.display()
+            ),
             Self::Unreadable(path) => write!(f, "{} may not be read by this user", path.display()),
             Self::NeedsWriting(path) => write!(
                 f,
@@ -222,9 +233,16 @@ impl fmt::Display for Error {
             Self::Ambiguous { which, candidates } => {
                 write!(f, "more than one message answers to {which}: {}", candidates.join(", "))
             }
-            Self::NoConflict(id) => write!(f, "there is no conflict {id}; it may be settled already"),
+            Self::NoConflict(id) => write!(
+                f,
+                "there is no conflict {id}; it may be settled already, `outbox conflicts` lists those \
+                 that are open"
+            ),
             Self::Refused(why) | Self::InvalidSetting(why) => f.write_str(why),
-            Self::Busy(_) => f.write_str("another connection held the write lock for too long"),
+            Self::Busy(_) => f.write_str(
+                "another connection held the write lock for too long: it writes much, or has left a \
+                 transaction open; try again, and if it stays so, end that transaction",
+            ),
             Self::DiskFull(_) => f.write_str("the disk is full"),
             Self::Forked => f.write_str("this process was forked after the outbox was opened; open it again here"),
             Self::Pool(why) => write!(f, "no connection could be had: {why}"),

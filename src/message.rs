@@ -293,10 +293,8 @@ impl Message {
             ("available_at", self.available),
             ("expires_at", self.expires),
         ];
-        for (field, moment) in times {
-            if matches!(moment, Some(Moment::At(at)) if at < 0) {
-                return Err(invalid(field, "lies before 1970"));
-            }
+        for (field, it) in times {
+            it.map_or(Ok(()), |it| moment(field, it))?;
         }
         headers(&self.headers)
     }
@@ -312,6 +310,13 @@ fn invalid(field: &'static str, reason: impl Into<String>) -> Error {
 /// Headers as they are stored.
 pub(crate) fn as_json(headers: &BTreeMap<String, String>) -> String {
     serde_json::to_string(headers).unwrap_or_default()
+}
+
+pub(crate) fn moment(field: &'static str, moment: Moment) -> Result<()> {
+    match moment {
+        Moment::At(at) if at < 0 => Err(invalid(field, "lies before 1970")),
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn content_type(value: &str) -> Result<()> {

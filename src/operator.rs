@@ -32,7 +32,7 @@ const MANNERS: u32 = 4;
 /// |---|---|---|
 /// | retry | dead, expired, cancelled | [`Error::Refused`] |
 /// | cancel | pending, waiting, dead | [`Error::Refused`] |
-/// | edit | dead; pending and waiting that were never claimed | [`Error::Refused`] |
+/// | edit | dead; pending and waiting that were never claimed, of others of these the schedule | [`Error::Refused`] |
 ///
 /// A message that is being sent is never changed. A message that does not exist is
 /// [`Error::NotFound`].
@@ -100,6 +100,10 @@ impl<'a> Operator<'a> {
     /// new message id and a fresh budget of attempts. A text or bytes are another payload; an
     /// [`Edit`] changes headers and content type too. The dedupe key stays, and so does what the
     /// edit does not name. The former bytes and id are kept in the audit.
+    ///
+    /// An edit of the schedule alone leaves the message what it is, with its message id: it is due
+    /// at the new moment, and its back-off is over. A dead one is [retried](Self::retry) then. A
+    /// moment after its expiry is refused.
     ///
     /// The payload is stored as text when the former one was and it is UTF-8; sent are the same
     /// bytes either way. [`Error::TooLarge`] and [`Error::InvalidMessage`] as at

@@ -41,9 +41,12 @@ impl HttpDispatcher {
     /// message cannot be sent over it.
     pub fn preview(&self, delivery: &Delivery) -> Result<Preview> {
         let channel = &delivery.channel;
-        let plan = self
-            .plan(channel)
-            .ok_or_else(|| Error::InvalidSetting(format!("no route for channel {channel}")))?;
+        let plan = self.plan(channel).ok_or_else(|| {
+            Error::InvalidSetting(format!(
+                "no route for channel {channel}: it needs one, or a default (in a settings file \
+                 [channel.{channel}] or [channel.default])"
+            ))
+        })?;
         let head = request::head(plan, delivery).map_err(|reason| Error::InvalidMessage {
             field: "request",
             reason: format!("cannot be built: {reason}"),

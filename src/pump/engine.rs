@@ -276,6 +276,9 @@ impl Engine<'_> {
     /// daily life, unless it lasts. Returns whether it was said.
     fn tell_failure(&self, cycle: &Cycle, since: Option<Duration>, told: bool) -> bool {
         let Some(since) = since else {
+            if told {
+                log::info!(target: EVENTS, "the outbox writes again");
+            }
             return false;
         };
         let Some(error) = &cycle.error else {
@@ -306,6 +309,9 @@ impl Engine<'_> {
 /// these lines out.
 const EVENTS: &str = "sqlite_outbox::event";
 
+/// That of what happens to each message, which an observer rarely shows.
+const MESSAGES: &str = "sqlite_outbox::message";
+
 /// Starts the thread that the work has counted already.
 fn start(shop: &Shop, spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>) {
     if let Err(error) = spawn(shop.clone()) {
@@ -318,7 +324,7 @@ fn start(shop: &Shop, spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>) {
 fn log_event(event: &Event) {
     match event {
         Event::Delivered { id, channel, .. } => {
-            log::debug!(target: EVENTS, "{channel}: message {id} delivered")
+            log::debug!(target: MESSAGES, "{channel}: message {id} delivered")
         }
         Event::Retried {
             id,
@@ -328,7 +334,7 @@ fn log_event(event: &Event) {
             ..
         } => {
             let charge = if *charged { "charged" } else { "not charged" };
-            log::info!(target: EVENTS, "{channel}: message {id} failed ({charge}): {error}");
+            log::info!(target: MESSAGES, "{channel}: message {id} failed ({charge}): {error}");
         }
         Event::Dead { id, channel, error } => {
             log::warn!(target: EVENTS, "{channel}: message {id} is a dead letter: {error}");
@@ -338,8 +344,12 @@ fn log_event(event: &Event) {
             state,
             reason,
         } => {
+            let level = match state {
+                ChannelState::Ok => log::Level::Info,
+                _ => log::Level::Warn,
+            };
             let reason = reason.as_deref().unwrap_or("messages flow again");
-            log::warn!(target: EVENTS, "{channel} is {state}: {reason}");
+            log::log!(target: EVENTS, level, "{channel} is {state}: {reason}");
         }
         Event::Paused {
             channel,
@@ -361,7 +371,7 @@ fn log_event(event: &Event) {
             log::error!(target: EVENTS, "message {id} was delivered, but on_delivered failed: {error}");
         }
         Event::Late { id, delivered } => {
-            log::info!(target: EVENTS, "message {id}: an answer came late (delivered: {delivered})");
+            log::info!(target: MESSAGES, "message {id}: an answer came late (delivered: {delivered})");
         }
         Event::StoreFailed { error } => {
             log::error!(target: EVENTS, "the outbox cannot write: {error}")

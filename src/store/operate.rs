@@ -38,6 +38,12 @@ UPDATE outbox SET payload = CASE WHEN :text IS NOT NULL THEN :text
        status = CASE WHEN status = 'dead' THEN 'pending' ELSE status END
  WHERE id = :id AND (status = 'dead' OR claims = 0 AND status IN ('pending', 'waiting'))";
 
+/// Not the content, so it may have been attempted. What was is due as a retry.
+const RESCHEDULE: &str = "
+UPDATE outbox SET available_at = :available,
+       next_attempt_at = max(coalesce(:available, 0), CASE WHEN claims = 0 THEN 0 ELSE :due END)
+ WHERE id = :id AND (status = 'pending' OR status = 'waiting' OR status = 'dead')";
+
 const AUDIT: &str = "
 INSERT INTO outbox_audit (at, who, action, message, channel, reason)
 VALUES (:at, :who, :action, :message, :channel, :reason)";
@@ -110,7 +116,10 @@ impl Action {
         match self {
             Self::Retry => "only dead, expired and cancelled messages can be retried",
             Self::Cancel => "only pending, waiting and dead messages can be cancelled",
-            Self::Edit => "only dead messages and those never attempted can be edited",
+            Self::Edit => {
+                "only dead messages and those never attempted can be edited, of others only the \
+                 schedule"
+            }
         }
     }
 }
@@ -154,30 +163,63 @@ pub(crate) fn act_on_all(
     Ok(changed)
 }
 
-/// Gives a message other content, in its place.
+/// Gives a message other content or another moment, in its place.
 pub(crate) fn edit(conn: &Connection, id: i64, edit: &Edit, deed: Deed<'_>) -> Result<()> {
     let place = place(conn, id)?.ok_or_else(|| Error::NotFound(id.to_string()))?;
-    if !Action::Edit.takes(place.status) || place.status != Status::Dead && place.claims != 0 {
+    let (content, dead) = (edit.has_content(), place.status == Status::Dead);
+    if !Action::Edit.takes(place.status) || content && !dead && place.claims != 0 {
         return Err(refusal(id, Action::Edit, &place));
     }
     let given = deed.reason.map(|it| format!("; {it}")).unwrap_or_default();
     let reason = edit.changed().map(|it| format!("other {it}{given}"));
     let reason = reason.as_deref().or(deed.reason);
-    note_former(conn, Action::Edit.as_str(), id, Deed { reason, ..deed })?;
-    // Text stays readable for people with only `sqlite3`; the bytes sent are the same.
-    let text = edit.payload.as_deref();
-    let text = text.and_then(|it| std::str::from_utf8(it).ok());
-    let headers = edit.headers.as_ref().filter(|it| !it.is_empty());
-    let changed = conn.prepare_cached(EDIT)?.execute(named_params! {
-        ":id": id, ":now": deed.now, ":due": deed.now.max(1), ":bytes": edit.payload,
-        ":text": text.filter(|_| place.payload_is_text),
-        ":with_headers": edit.headers.is_some(), ":headers": headers.map(message::as_json),
-        ":content_type": edit.content_type,
-    })?;
+    let (action, channel) = (Action::Edit.as_str(), place.channel.as_deref());
+    match content {
+        true => note_former(conn, action, id, Deed { reason, ..deed })?,
+        false => note(conn, action, Some(id), channel, reason, deed)?,
+    }
+    let mut changed = 0;
+    if let Some(moment) = edit.available {
+        let available = moment.map(|it| it.resolve(deed.now));
+        place.outlives(id, available, deed.now)?;
+        changed = conn.prepare_cached(RESCHEDULE)?.execute(named_params! {
+            ":id": id, ":available": available, ":due": deed.now.max(1),
+        })?;
+    }
+    if content {
+        changed = content_of(conn, id, edit, &place, deed)?;
+    } else if dead {
+        changed = again(conn, id, deed)?;
+    }
     match changed {
         0 => Err(refusal(id, Action::Edit, &place)),
         _ => Ok(()),
     }
+}
+
+fn content_of(
+    conn: &Connection,
+    id: i64,
+    edit: &Edit,
+    place: &Place,
+    deed: Deed<'_>,
+) -> Result<usize> {
+    // Text stays readable for people with only `sqlite3`; the bytes sent are the same.
+    let text = edit.payload.as_deref();
+    let text = text.and_then(|it| std::str::from_utf8(it).ok());
+    let headers = edit.headers.as_ref().filter(|it| !it.is_empty());
+    Ok(conn.prepare_cached(EDIT)?.execute(named_params! {
+        ":id": id, ":now": deed.now, ":due": deed.now.max(1), ":bytes": edit.payload,
+        ":text": text.filter(|_| place.payload_is_text),
+        ":with_headers": edit.headers.is_some(), ":headers": headers.map(message::as_json),
+        ":content_type": edit.content_type,
+    })?)
+}
+
+fn again(conn: &Connection, id: i64, deed: Deed<'_>) -> Result<usize> {
+    Ok(conn.prepare_cached(RETRY)?.execute(named_params! {
+        ":id": id, ":now": deed.now, ":due": deed.now.max(1),
+    })?)
 }
 
 /// Where a message stands.
@@ -186,10 +228,24 @@ struct Place {
     claims: i64,
     channel: Option<String>,
     payload_is_text: bool,
+    expires_at: Option<i64>,
+}
+
+impl Place {
+    /// Whether the message may be sent before it expires, if it waits for this moment.
+    fn outlives(&self, id: i64, available: Option<i64>, now: i64) -> Result<()> {
+        let lifted = |it: &i64| self.status == Status::Dead && *it <= now;
+        match (available, self.expires_at.filter(|it| !lifted(it))) {
+            (Some(at), Some(end)) if at >= end => Err(Error::Refused(format!(
+                "message {id} would expire before that moment; choose an earlier one"
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
 fn place(conn: &Connection, id: i64) -> Result<Option<Place>> {
-    let sql = "SELECT status, claims, channel, typeof(payload) = 'text' AS is_text
+    let sql = "SELECT status, claims, channel, expires_at, typeof(payload) = 'text' AS is_text
                  FROM outbox WHERE id = ?1";
     let found = conn.prepare_cached(sql)?.query_row([id], |row| {
         let status = read::text(row, "status")?.unwrap_or_default();
@@ -198,6 +254,7 @@ fn place(conn: &Connection, id: i64) -> Result<Option<Place>> {
             claims: read::number(row, "claims")?.unwrap_or_default(),
             channel: read::text(row, "channel")?,
             payload_is_text: row.get("is_text")?,
+            expires_at: read::number(row, "expires_at")?,
         })
     });
     Ok(found.optional()?)
@@ -214,9 +271,7 @@ fn change(
         return Ok(false);
     }
     let changed = match action {
-        Action::Retry => conn
-            .prepare_cached(RETRY)?
-            .execute(named_params! { ":id": id, ":now": deed.now, ":due": deed.now.max(1) })?,
+        Action::Retry => again(conn, id, deed)?,
         Action::Cancel => conn.prepare_cached(CANCEL)?.execute((id, deed.now))?,
         Action::Edit => 0,
     };
@@ -230,7 +285,9 @@ fn change(
 fn refusal(id: i64, action: Action, place: &Place) -> Error {
     let state = match place.status {
         Status::Pending | Status::Waiting if action == Action::Edit => {
-            "was attempted already, so the receiver may have seen it".to_owned()
+            "was attempted already, so the receiver may have seen it: cancel it and enqueue the \
+             other content under a key of its own"
+                .to_owned()
         }
         Status::Pending | Status::Waiting => format!("is {}: it will be sent", place.status),
         Status::Sending => "is being sent right now".to_owned(),

@@ -30,8 +30,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let text = error.render().to_string();
             if as_json() {
-                let line = text.lines().next().unwrap_or_default();
-                tell(line.strip_prefix("error: ").unwrap_or(line), Exit::Usage);
+                tell(&in_one_line(&text), Exit::Usage);
             } else {
                 // It repeats arguments, which may have come from anywhere.
                 for line in text.lines() {
@@ -49,10 +48,22 @@ fn main() -> ExitCode {
                 true => Exit::Usage,
                 false => Exit::Error,
             };
-            tell(&format!("{error:#}"), exit);
+            tell(&commands::told(&error), exit);
             exit.into()
         }
     }
+}
+
+/// What clap says of a command line, but for its pointers to the usage and to the help.
+fn in_one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim);
+    let said = lines.take_while(|it| !it.starts_with("Usage:") && !it.starts_with("For more "));
+    let said: Vec<_> = said.filter(|it| !it.is_empty()).collect();
+    let (first, rest) = said.split_first().unwrap_or((&"", &[]));
+    let first = first.strip_prefix("error: ").unwrap_or(first);
+    format!("{first} {}", rest.join(", "))
+        .trim_end()
+        .to_string()
 }
 
 /// What went wrong, in one line on stderr: for a person, or as a JSON object for a program.

@@ -49,6 +49,11 @@ fn a_conflict_is_listed_shown_and_named_wherever_its_message_is() {
         (&row["holder"], &row["holder_status"], &row["payload"]),
         (&json!(1), &json!("pending"), &json!("two"))
     );
+    let held = &row["holder_message"];
+    assert_eq!(
+        (&held["payload"], &held["headers"], &row["differs_in"]),
+        (&json!("one"), &json!(null), &json!("payload, headers"))
+    );
     assert_eq!(desk.json(["conflicts", "till.db", "--json"]), row);
     let shown = desk.done(["conflicts", "till.db", "1"]);
     assert!(
@@ -113,7 +118,7 @@ fn what_is_kept_aside_is_sent_under_another_key() {
     );
     assert_eq!(send(&desk), ["one", "two"]);
     desk.run(["conflicts", "till.db", "1", "--drop"])
-        .failed(1, "no conflict 1");
+        .failed(1, "`outbox conflicts` lists those that are open");
 }
 
 #[test]
@@ -148,7 +153,7 @@ fn a_message_never_attempted_is_replaced_and_one_that_was_sent_is_not() {
     let desk = till();
     send(&desk);
     desk.run(["conflicts", "till.db", "1", "--replace"])
-        .failed(1, "message 1 is sent");
+        .failed(1, "conflict 1 stays: message 1 is sent");
     assert_eq!(desk.json(["why", "till.db", "--json"])["conflicts"], 1);
     assert_eq!(record(&desk), Vec::<String>::new(), "a refusal is no deed");
 }

@@ -159,7 +159,15 @@ fn an_import_names_the_bad_line_and_goes_on_when_told_to() {
     .concat();
     desk.write("old.jsonl", &lines);
     let args = ["enqueue", "till.db", "--lines", "old.jsonl", "--exported"];
-    desk.run(args).failed(1, "line 2, key K-2: ");
+    let stopped = desk.run(args);
+    stopped.failed(1, "line 2, key K-2: ");
+    for told in [
+        "stopped early, 1 message enqueued",
+        "nothing from there on is enqueued",
+        "take the same lines again",
+    ] {
+        assert!(stopped.err.contains(told), "{stopped:?}");
+    }
     let ran = desk.run(args.into_iter().chain(["--skip-bad"]));
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("skipped: line 2, key K-2: "), "{ran:?}");
@@ -270,12 +278,137 @@ fn errors_are_an_object_for_programs() {
         error
     };
     let missing = error(&["show", "till.db", "S-9\u{1b}[2J", "--json"]);
-    assert_eq!(missing["error"], "there is no message S-9\u{1b}[2J");
+    assert_eq!(
+        missing["error"],
+        "there is no message S-9\u{1b}[2J; `outbox list DB` shows those that are there"
+    );
     let usage = error(&["show", "till.db", "--json", "--nonsense"]);
     assert_eq!(usage["exit"], 2);
     assert!(usage["error"].as_str().unwrap().contains("--nonsense"));
+    // What clap says on further lines is the useful part of it.
+    let absent = error(&["enqueue", "--json"]);
+    let absent = absent["error"].as_str().unwrap();
+    assert!(
+        absent.contains("<DB>") && absent.contains("--channel"),
+        "{absent}"
+    );
+    let status = error(&["list", "till.db", "--json", "--status", "gone"]);
+    let status = status["error"].as_str().unwrap();
+    assert!(
+        status.contains("'gone'") && status.contains("waiting, sending"),
+        "{status}"
+    );
+    assert!(!status.contains("--help"), "{status}");
     // Not an option: a payload.
     let ran = desk.run(["enqueue", "no.db", "--channel=a", "--", "--json"]);
     ran.failed(1, "no file");
     assert!(ran.err.starts_with("error: "), "{ran:?}");
+}
+
+/// Booked for next year by a typo: nothing but an edit of its moment sends it today.
+#[test]
+fn a_scheduled_message_is_sent_now_or_at_another_moment() {
+    let desk = Desk::new();
+    let put = |key: &str, more: &str| {
+        let args = [
+            "enqueue",
+            "till.db",
+            "--channel=sales",
+            "--delay=300d",
+            "{}",
+        ];
+        desk.done(args.into_iter().chain(["--key", key, more]));
+    };
+    put("S-1", "--ttl=400d");
+    put("S-2", "--recipient=x");
+    let before = desk.json(["show", "till.db", "S-1", "--json"]);
+    let edit = |key: &str, when: &str| desk.run(["edit", "till.db", key, "--available", when]);
+    edit("S-1", "500d").failed(1, "would expire before that moment");
+    assert_eq!(edit("S-1", "soon").code, 2);
+    assert!(edit("S-2", "100d").out.contains("may be sent from"));
+    let ran = edit("S-1", "now");
+    assert_eq!(
+        ran.out,
+        "message 1 (key S-1) is pending and may be sent at once\n"
+    );
+
+    let server = Server::start(|_| ok());
+    drain(&desk, &server);
+    assert_eq!(server.seen().len(), 1);
+    let row = desk.json(["show", "till.db", "S-1", "--json"]);
+    assert_eq!(
+        (&row["status"], &row["message_id"], &row["available_at"]),
+        (&json!("sent"), &before["message_id"], &Value::Null)
+    );
+    assert_eq!(
+        (
+            &row["audit"][0]["reason"],
+            &row["audit"][0].get("former_payload")
+        ),
+        (&json!("other schedule"), &None)
+    );
+    edit("S-1", "now").failed(1, "was sent already");
+    let other = desk.json(["show", "till.db", "S-2", "--json"]);
+    assert_eq!(other["next_attempt_at"], other["available_at"]);
+}
+
+/// It is the same message at another moment, so that the receiver may have seen it is no matter.
+#[test]
+fn the_schedule_of_an_attempted_message_changes_and_its_content_does_not() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "x");
+    drain(&desk, &Server::start(|_| respond(503, &[], "")));
+    let edit = |args: &[&str]| desk.run(["edit", "till.db", "S-1"].iter().chain(args));
+    edit(&["other"]).failed(1, "cancel it and enqueue the other content");
+    edit(&["other", "--available", "now"]).failed(1, "the receiver may have seen it");
+    assert_eq!(edit(&["--available", "now"]).code, 0);
+    let row = desk.json(["show", "till.db", "S-1", "--json"]);
+    assert_eq!(
+        (&row["payload"], &row["status"]),
+        (&json!("x"), &json!("pending"))
+    );
+
+    // A dead one is retried with it.
+    desk.done(["resume", "till.db", "sales"]);
+    drain(&desk, &Server::start(|_| respond(422, &[], "")));
+    let dead = desk.json(["show", "till.db", "S-1", "--json"]);
+    assert_eq!(dead["status"], "dead");
+    let done = edit(&["--available", "10m", "--json"]).json();
+    assert_eq!(
+        (&done["status"], &done["message_id"]),
+        (&json!("pending"), &dead["message_id"])
+    );
+    assert!(done["available_at"].as_i64() > dead["settled_at"].as_i64());
+}
+
+#[test]
+fn a_retry_of_what_cannot_be_sent_says_that_it_cannot_help() {
+    for args in [&["id:1"][..], &["--all"]] {
+        let desk = broken("no json");
+        for dry in [&["--dry-run"][..], &[]] {
+            let ran = desk.run(["retry", "till.db"].iter().chain(args).chain(dry));
+            assert_eq!(ran.code, 0, "{ran:?}");
+            assert!(
+                ran.err.contains("1 dead letter cannot be sent as stored"),
+                "{ran:?}"
+            );
+        }
+    }
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "x");
+    drain(&desk, &Server::start(|_| respond(422, &[], "")));
+    desk.done(["retry", "till.db", "S-1"]);
+}
+
+/// SQLite's own words come once, with what to do.
+#[test]
+fn a_file_that_another_program_is_writing_is_told_of_once() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "x");
+    let other = desk.sql();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let ran = desk.run(["cancel", "till.db", "S-1"]);
+    ran.failed(1, "left a transaction open; try again");
+    assert_eq!(ran.err.matches("database is locked").count(), 1, "{ran:?}");
+    assert!(ran.err.contains("`lsof FILE`"), "{ran:?}");
 }

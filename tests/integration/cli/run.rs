@@ -338,3 +338,49 @@ fn it_tells_of_a_pause_and_of_its_end() {
     desk.done(["resume", "till.db", "sales"]);
     assert_eq!(service.event("resumed")["channel"], "sales");
 }
+
+/// Whoever starts it again after a holiday sees at once what a person stopped before it.
+#[cfg(unix)]
+#[test]
+fn channels_that_stand_still_already_are_named_at_the_start() {
+    let desk = Desk::new();
+    settings(&desk, "http://127.0.0.1:9/");
+    desk.put("sales", "S-1", "text");
+    desk.run(["drain", "till.db", "--config", "outbox.toml"]);
+    desk.put("stock", "T-1", "text");
+    desk.done(["pause", "till.db", "stock", "--reason", "stocktaking"]);
+    let mut service = desk.start(RUN);
+    service.event("started");
+    let offline = service.event("channel");
+    assert_eq!(
+        (&offline["channel"], &offline["state"]),
+        (&json!("sales"), &json!("offline"))
+    );
+    let paused = service.event("paused");
+    assert_eq!(
+        (&paused["channel"], &paused["reason"]),
+        (&json!("stock"), &json!("stocktaking"))
+    );
+    service.signal("-TERM");
+    assert_eq!(service.end().code, 0);
+}
+
+/// SQLite goes on with a removed file, and what the till puts into its new one is never seen.
+#[cfg(unix)]
+#[test]
+fn it_ends_when_its_file_is_gone_or_another_one() {
+    let desk = Desk::new();
+    settings(&desk, "http://127.0.0.1:9/");
+    for (other, told) in [(false, "till.db is gone"), (true, "another file than")] {
+        let mut service = desk.start(RUN);
+        service.event("started");
+        std::fs::rename(desk.path("till.db"), desk.path("old.db")).unwrap();
+        if other {
+            std::fs::copy(desk.path("old.db"), desk.path("till.db")).unwrap();
+        }
+        let ran = service.end();
+        assert_eq!(ran.code, 1, "{ran:?}");
+        assert!(ran.err.contains(told), "{ran:?}");
+        std::fs::rename(desk.path("old.db"), desk.path("till.db")).unwrap();
+    }
+}

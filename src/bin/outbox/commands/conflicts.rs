@@ -3,9 +3,9 @@
 use anyhow::Context;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
-use sqlite_outbox::{Conflict, Error, Outbox, Resolution};
+use sqlite_outbox::{Conflict, Entry, Error, Outbox, Resolution};
 
-use super::entry::{Body, difference};
+use super::entry::{self, Body, difference};
 use super::operate::operator;
 use crate::args::{Database, Exit, Format, Usage};
 use crate::output::{Column, Out, Table, Tone, age, count, exact, note, now};
@@ -79,6 +79,11 @@ pub(super) struct Row<'a> {
     expires_at: Option<i64>,
     #[serde(flatten)]
     body: Body<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    differs_in: Option<String>,
+    /// The message that holds the key, unless the conflict is shown with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder_message: Option<Box<entry::Row<'a>>>,
 }
 
 impl<'a> Row<'a> {
@@ -99,7 +104,15 @@ impl<'a> Row<'a> {
             available_at: conflict.available_at,
             expires_at: conflict.expires_at,
             body: Body::of(&conflict.payload),
+            differs_in: None,
+            holder_message: None,
         }
+    }
+
+    fn beside(mut self, conflict: &Conflict, holder: Option<&'a Entry>) -> Self {
+        self.differs_in = holder.map(|it| difference(conflict, it));
+        self.holder_message = holder.map(|it| Box::new(entry::Row::new(it)));
+        self
     }
 }
 
@@ -166,12 +179,16 @@ fn decide(arguments: &Arguments, resolution: &Resolution, out: &mut Out) -> anyh
     }
     let mut resolved = Vec::new();
     for conflict in which {
-        let message = operator.resolve(conflict, resolution).with_context(|| {
-            format!(
-                "conflict {conflict} stays; {} before it",
-                said(resolved.len(), arguments.dry_run)
-            )
-        })?;
+        let message =
+            operator
+                .resolve(conflict, resolution)
+                .with_context(|| match resolved.len() {
+                    0 => format!("conflict {conflict} stays"),
+                    before => format!(
+                        "conflict {conflict} stays, and those after it; {} before it",
+                        said(before, arguments.dry_run)
+                    ),
+                })?;
         // Whatever id it would get, it has none yet.
         let message = message.filter(|_| !arguments.dry_run || *resolution == Resolution::Replace);
         resolved.push(Resolved { conflict, message });
@@ -230,7 +247,7 @@ fn each(
 fn list(outbox: &Outbox, channel: Option<&str>, json: bool, out: &mut Out) -> anyhow::Result<()> {
     if json {
         return each(outbox, channel, |page| {
-            page.iter().try_for_each(|it| out.json(&Row::new(it)))
+            page.iter().try_for_each(|it| json_row(outbox, it, out))
         });
     }
     let mut table = Table::new([
@@ -261,11 +278,19 @@ fn list(outbox: &Outbox, channel: Option<&str>, json: bool, out: &mut Out) -> an
     }
 }
 
+/// The message that holds the key now.
+fn holder(outbox: &Outbox, conflict: &Conflict) -> sqlite_outbox::Result<Option<Entry>> {
+    let holder = conflict.holder.map(|it| outbox.get(it)).transpose()?;
+    Ok(holder.flatten())
+}
+
+fn json_row(outbox: &Outbox, conflict: &Conflict, out: &mut Out) -> anyhow::Result<()> {
+    let holder = holder(outbox, conflict)?;
+    out.json(&Row::new(conflict).beside(conflict, holder.as_ref()))
+}
+
 fn cells(outbox: &Outbox, conflict: &Conflict, now: i64) -> anyhow::Result<[(String, Tone); 6]> {
-    let holder = match conflict.holder {
-        Some(id) => outbox.get(id)?,
-        None => None,
-    };
+    let holder = holder(outbox, conflict)?;
     let differs = holder.as_ref().map(|it| difference(conflict, it));
     let holder = match (conflict.holder, conflict.holder_status) {
         (Some(id), Some(status)) => format!("message {id}, {status}"),
@@ -284,10 +309,9 @@ fn cells(outbox: &Outbox, conflict: &Conflict, now: i64) -> anyhow::Result<[(Str
 fn show(outbox: &Outbox, id: i64, json: bool, out: &mut Out) -> anyhow::Result<()> {
     let conflict = outbox.conflict(id)?.ok_or(Error::NoConflict(id))?;
     if json {
-        return out.json(&Row::new(&conflict));
+        return json_row(outbox, &conflict, out);
     }
-    let holder = conflict.holder.map(|it| outbox.get(it)).transpose()?;
-    let holder = holder.flatten();
+    let holder = holder(outbox, &conflict)?;
     let state = match &holder {
         Some(it) => format!("message {}, which is {}", it.id, it.status),
         None => "no message any more".into(),

@@ -11,6 +11,7 @@ mod curl;
 mod drain;
 mod enqueue;
 mod entry;
+mod errors;
 mod export;
 mod init;
 mod list;
@@ -30,6 +31,7 @@ use clap::Subcommand;
 
 use crate::args::Exit;
 
+pub(crate) use errors::told;
 use operate::{Change, Deed};
 
 #[derive(Debug, Subcommand)]

@@ -8,6 +8,7 @@ use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Error, Message, Outbox};
 
 use super::{Arguments, Done, exported, message, open, quoted, warn_of_type};
 use crate::args::Exit;
+use crate::commands::told;
 use crate::output::{Out, count, note};
 
 /// Lines in one transaction, at most.
@@ -62,7 +63,14 @@ pub(super) fn run(
         ));
     }
     let summary = tally.summary();
-    ended.with_context(|| format!("stopped early, {summary}"))?;
+    if let Err(error) = ended {
+        let error = told(&error.context(format!("stopped early, {summary}")));
+        let again = match arguments.exported || arguments.key_from.is_some() {
+            true => "mend it and take the same lines again: what is there already stays as it is",
+            false => "mend it and go on with it, not with those before it",
+        };
+        bail!("{error}; nothing from there on is enqueued: {again}");
+    }
     match (tally.unprinted, arguments.format.json) {
         (Some(error), _) => return Err(error),
         (None, true) => {}

@@ -9,7 +9,7 @@ use sqlite_outbox::{Entry, Operator, Outbox, Selection, Status};
 
 use super::{FIRST, entries, first, name, operator, remark};
 use crate::args::{self, Database, Exit, Format, Usage};
-use crate::output::{Out, count};
+use crate::output::{Out, count, note};
 
 /// Which messages, and why.
 #[derive(Debug, Args)]
@@ -172,6 +172,9 @@ fn all(
         if let Some(code) = &arguments.code {
             selection = selection.reason_code(code);
         }
+        if deed == Deed::Retry && *status == Status::Dead {
+            warn(operator.count(&selection.clone().reason_code(INVALID))?);
+        }
         if arguments.dry_run {
             let found = operator.selected(&selection)?;
             total += found.len() as u64;
@@ -184,6 +187,20 @@ fn all(
     first.sort_unstable();
     first.truncate(FIRST);
     Ok((total, first))
+}
+
+/// The code of what cannot be sent as it is stored.
+const INVALID: &str = "invalid";
+
+/// A retry of these was asked for, so it is done; but it cannot help.
+fn warn(invalid: u64) {
+    if invalid > 0 {
+        let messages = count(invalid, "dead letter", "dead letters");
+        note(&format!(
+            "{messages} cannot be sent as stored (code {INVALID}): a retry fails in the same way; \
+             `outbox edit` mends one"
+        ));
+    }
 }
 
 /// All are looked at before the first is changed.
@@ -200,6 +217,14 @@ fn some(
             bail!("{} is {}: {}", name(&entry), entry.status, deed.rule());
         }
         chosen.insert(entry.id, entry);
+    }
+    if deed == Deed::Retry {
+        let mut invalid = 0;
+        for entry in chosen.values().filter(|it| it.status == Status::Dead) {
+            let why = outbox.why(entry.id)?;
+            invalid += u64::from(why.code.as_deref() == Some(INVALID));
+        }
+        warn(invalid);
     }
     if !arguments.dry_run {
         for (done, id) in chosen.keys().enumerate() {

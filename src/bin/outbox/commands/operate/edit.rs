@@ -1,6 +1,7 @@
 //! `outbox edit`: other content for a message that could not be delivered as it was.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use serde::Serialize;
@@ -9,7 +10,7 @@ use sqlite_outbox::Edit;
 use super::operator;
 use crate::args::{self, Database, Exit, Format};
 use crate::commands::enqueue::read_payload;
-use crate::output::Out;
+use crate::output::{Out, exact};
 
 /// Give a dead or never attempted message other content
 ///
@@ -19,12 +20,13 @@ use crate::output::Out;
 #[command(
     override_usage = "outbox edit [OPTIONS] <DB> <WHICH> [PAYLOAD]",
     group(ArgGroup::new("change").required(true).multiple(true).args([
-        "payload", "file", "header", "no_headers", "content_type",
+        "payload", "file", "header", "no_headers", "content_type", "available",
     ])),
     after_help = "\
 Examples:
   outbox edit till.db S-104522 --file mended.json --reason 'wrong article, ticket 4711'
-  outbox edit till.db S-104522 --header 'X-Store: 17' --header 'X-Till: 4'"
+  outbox edit till.db S-104522 --header 'X-Store: 17' --header 'X-Till: 4'
+  outbox edit till.db S-104522 --available now"
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -46,6 +48,10 @@ pub(crate) struct Arguments {
     /// The payload's media type
     #[arg(long, value_name = "CT")]
     content_type: Option<String>,
+    /// When it may be sent: now, or after a span like 10m. Alone it leaves the message what it is,
+    /// with its message id, and is taken for messages that were attempted too
+    #[arg(long, value_name = "now|D", value_parser = span)]
+    available: Option<Duration>,
     /// The channel, where a dedupe key stands in several
     #[arg(long)]
     channel: Option<String>,
@@ -66,7 +72,16 @@ struct Done<'a> {
     message_id: &'a str,
     former_message_id: &'a str,
     status: &'static str,
+    available_at: Option<i64>,
     dry_run: bool,
+}
+
+/// How long from now.
+fn span(text: &str) -> Result<Duration, String> {
+    match text {
+        "now" => Ok(Duration::ZERO),
+        _ => args::duration(text),
+    }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
@@ -86,12 +101,18 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             message_id: &after.message_id,
             former_message_id: &before.message_id,
             status: after.status.as_str(),
+            available_at: after.available_at,
             dry_run: arguments.dry_run,
         })?;
     } else {
         let name = super::name(&after);
         out.text(&match arguments.dry_run {
             true => format!("{name} would be changed"),
+            false if after.message_id == before.message_id => {
+                let when = after.available_at.map(exact);
+                let when = when.map_or("at once".into(), |it| format!("from {it} on"));
+                format!("{name} is {} and may be sent {when}", after.status)
+            }
             false => format!(
                 "{name} is changed and {}; its message id is {} now",
                 after.status, after.message_id
@@ -119,5 +140,10 @@ fn edit(arguments: &Arguments) -> anyhow::Result<Edit> {
     if let Some(content_type) = &arguments.content_type {
         edit = edit.content_type(content_type);
     }
+    edit = match arguments.available {
+        Some(Duration::ZERO) => edit.no_schedule(),
+        Some(span) => edit.delay(span),
+        None => edit,
+    };
     Ok(edit)
 }

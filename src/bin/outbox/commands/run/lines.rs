@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde::Serialize;
-use sqlite_outbox::{ChannelState, Event};
+use sqlite_outbox::{ChannelState, ChannelStats, Event};
 
 use crate::output::{Out, exact, now, scrub};
 use crate::threads;
@@ -109,6 +109,24 @@ impl Line {
                 error: error.clone(),
             },
             _ => return None,
+        })
+    }
+
+    /// The line of a channel that stands still already.
+    pub(super) fn standing(channel: &ChannelStats) -> Option<Self> {
+        let name = || channel.channel.clone();
+        Some(match channel.state {
+            ChannelState::Ok => return None,
+            ChannelState::Paused => Self::Paused {
+                channel: name(),
+                by: channel.paused_by.clone(),
+                reason: channel.reason.clone(),
+            },
+            state => Self::Channel {
+                channel: name(),
+                state: state.as_str(),
+                reason: channel.reason.clone(),
+            },
         })
     }
 

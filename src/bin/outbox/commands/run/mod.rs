@@ -1,6 +1,7 @@
 //! `outbox run`: the service form of `drain`.
 
 mod lines;
+mod place;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use sqlite_outbox::{Event, Outbox, Pump};
 
+use super::told;
 use crate::args::{self, Database, Exit, Format};
 use crate::logger::{self, Loudness, Role};
 use crate::settings::{self, Loaded};
@@ -19,14 +21,19 @@ use crate::signals::Signals;
 use crate::threads;
 
 use lines::{Line, Printer, Teller};
+use place::Place;
 
 /// How often signals and the pump's health are looked at.
 const TICK: Duration = Duration::from_millis(100);
 
+/// After so many of these it is looked whether the file is still there.
+const PATROL: u32 = 10;
+
 /// Send messages as they come, until SIGINT or SIGTERM
 ///
 /// The service form of `drain`. It says on stderr what changes: channels that stop and go on, dead
-/// letters, failures to write the file; with --json on stdout, an object a line. SIGHUP makes it read its settings again.
+/// letters, failures to write the file; with --json on stdout, an object a line. SIGHUP makes it read
+/// its settings again. When the file is removed or another takes its place, it ends.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Exit codes:
@@ -66,15 +73,21 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let options = Outbox::options().observer(observer);
     let outbox = arguments.database.open_with(options)?;
     loaded.apply(&outbox)?;
+    let place = Place::of(&arguments.database.db);
+    let stats = outbox.stats()?;
     let pump = start(&outbox, loaded)?;
     // A hint only: without it the probes find the network again within a minute.
     #[cfg(feature = "netwatch")]
     let _watch = sqlite_outbox::netwatch::watch(&outbox)
         .inspect_err(|error| log::warn!(target: "outbox", "{error}"));
     teller.say(Line::Started);
+    for line in stats.channels.iter().filter_map(Line::standing) {
+        teller.say(line);
+    }
     let mut service = Service {
         arguments,
         outbox,
+        place,
         pump,
         retired: None,
         teller,
@@ -122,6 +135,7 @@ fn observer(teller: Teller, failing: Arc<AtomicBool>) -> impl Fn(&Event) + Send 
 struct Service<'a> {
     arguments: &'a Arguments,
     outbox: Outbox,
+    place: Place,
     pump: Pump,
     /// A pump with former settings that finishes what it has under way.
     retired: Option<JoinHandle<()>>,
@@ -132,7 +146,13 @@ struct Service<'a> {
 impl Service<'_> {
     /// Until a signal asks for the end, or the pump ends by itself.
     fn serve(&mut self, signals: &Signals) -> anyhow::Result<()> {
-        while !signals.came() {
+        for tick in (0..PATROL).cycle() {
+            if signals.came() {
+                break;
+            }
+            if tick == 0 {
+                self.place.check()?;
+            }
             let health = self.pump.health();
             if !health.running {
                 let cause = health.error.unwrap_or_else(|| "it ended".into());
@@ -169,9 +189,7 @@ impl Service<'_> {
     }
 
     fn kept(&self, error: &anyhow::Error) {
-        self.teller.say(Line::ReloadFailed {
-            error: format!("{error:#}"),
-        });
+        self.teller.say(Line::ReloadFailed { error: told(error) });
     }
 
     // Not on this thread, which has to hear signals meanwhile.
@@ -182,7 +200,7 @@ impl Service<'_> {
         let (grace, teller) = (self.arguments.grace, self.teller.clone());
         let stop = move || {
             if let Err(error) = pump.stop(grace) {
-                let error = format!("{:#}", anyhow::Error::from(error));
+                let error = error.chain();
                 teller.say(Line::StoreFailed { error });
             }
         };
