@@ -55,7 +55,7 @@ pub(super) fn describe(error: &ureq::Error, place: Place<'_>) -> (&'static str, 
         ureq::Error::ConnectProxyFailed(reason) => ("proxy", format!("{next}: {reason}")),
         ureq::Error::InvalidProxyUrl => ("proxy", "the proxy's URL is not valid".into()),
         ureq::Error::Tls(reason) => ("tls", format!("TLS with {target}: {reason}")),
-        ureq::Error::Rustls(reason) => ("tls", format!("TLS with {target}: {reason}")),
+        ureq::Error::Rustls(reason) => ("tls", describe_tls(reason, target)),
         ureq::Error::Pem(_) | ureq::Error::TlsRequired => {
             ("tls", format!("TLS with {target}: {error}"))
         }
@@ -71,6 +71,23 @@ pub(super) fn describe(error: &ureq::Error, place: Place<'_>) -> (&'static str, 
     }
 }
 
+/// What rustls has no word for it shows as a value of Rust.
+fn describe_tls(reason: &rustls::Error, target: &str) -> String {
+    use rustls::{CertificateError, Error};
+    match reason {
+        Error::InvalidCertificate(CertificateError::Other(inner)) => {
+            let reason = match inner.to_string() {
+                it if it == "CaUsedAsEndEntity" => {
+                    "it shows the certificate of an authority, which is not one for a server".into()
+                }
+                it => format!("invalid peer certificate: {it}"),
+            };
+            format!("TLS with {target}: {reason}")
+        }
+        reason => format!("TLS with {target}: {reason}"),
+    }
+}
+
 fn describe_io(
     error: &std::io::Error,
     target: &str,
@@ -81,7 +98,7 @@ fn describe_io(
         .get_ref()
         .and_then(|it| it.downcast_ref::<rustls::Error>())
     {
-        return ("tls", format!("TLS with {target}: {reason}"));
+        return ("tls", describe_tls(reason, target));
     }
     match error.kind() {
         ErrorKind::ConnectionRefused => (
@@ -130,5 +147,30 @@ pub(super) fn outcome(error: &ureq::Error, place: Place<'_>) -> Outcome {
             let (code, text) = describe(error, place);
             Outcome::Unreachable(Failure::new(code, text))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_cannot_serve_is_told_of_in_words() {
+        let other = |text: &str| {
+            let inner = rustls::OtherError(Arc::new(std::io::Error::other(text.to_string())));
+            let error = rustls::CertificateError::Other(inner);
+            describe_tls(&rustls::Error::InvalidCertificate(error), "erp.example:443")
+        };
+        assert_eq!(
+            other("CaUsedAsEndEntity"),
+            "TLS with erp.example:443: it shows the certificate of an authority, which is not one for \
+             a server"
+        );
+        assert_eq!(
+            other("a curve of its own"),
+            "TLS with erp.example:443: invalid peer certificate: a curve of its own"
+        );
     }
 }

@@ -117,8 +117,8 @@ impl Action {
             Self::Retry => "only dead, expired and cancelled messages can be retried",
             Self::Cancel => "only pending, waiting and dead messages can be cancelled",
             Self::Edit => {
-                "only dead messages and those never attempted can be edited, of others only the \
-                 schedule"
+                "only dead messages and those never attempted can be edited; of those that wait for \
+                 another attempt, the schedule alone"
             }
         }
     }

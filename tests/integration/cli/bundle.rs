@@ -162,7 +162,17 @@ fn shells_and_man_get_what_they_want() {
         page.contains(".TH outbox-drain 1") && page.contains("deadline"),
         "{page}"
     );
+    let synopsis = page.lines().find(|it| it.starts_with("\\fBoutbox drain"));
+    for option in [
+        r"[\fB\-\-deadline\fR \fID\fR]",
+        r"<\fB\-\-config\fR \fIFILE\fR|\fB\-\-url\fR \fIURL\fR>",
+        r"[\fB\-\-now\fR]",
+    ] {
+        assert!(synopsis.unwrap().contains(option), "{synopsis:?}");
+    }
     desk.run(["man", "dance"]).failed(2, "dance");
+    let settings = desk.done(["man", "outbox.toml"]);
+    assert_eq!(settings, include_str!("../../../docs/outbox.toml"));
     // Every command has a page and a help, with sections of their own and nothing left over.
     let commands = Vec::from_iter(page_names(&desk.done(["man"])));
     assert!(commands.len() > 20, "{commands:?}");

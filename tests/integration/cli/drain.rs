@@ -122,6 +122,9 @@ fn a_conflict_waits_for_a_person() {
         )
         .unwrap();
     assert_eq!(drain(&desk, &server).code, 4);
+    let text = desk.run(["drain", "till.db", "--url", &server.url("/api")]);
+    let told = "see `outbox conflicts till.db`";
+    assert!(text.out.contains(told), "{text:?}");
     let status = desk.run(["status", "till.db", "--json"]);
     assert_eq!(status.code, 4);
     assert_eq!(status.json()["conflicts"], 1);
@@ -354,4 +357,27 @@ fn what_a_deadline_left_is_due() {
         ran.out.contains("1 due, but the deadline passed"),
         "{ran:?}"
     );
+}
+
+#[test]
+fn good_news_is_no_warning() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let drain = |url: &str| {
+        let args = [
+            "drain",
+            "till.db",
+            "-v",
+            "--now",
+            "--workers=1",
+            "--url",
+            url,
+        ];
+        desk.run(args).err
+    };
+    let bad = drain("http://127.0.0.1:9/");
+    assert!(bad.contains("warning: sales is offline"), "{bad}");
+    let good = drain(&Server::start(|_| ok()).url("/"));
+    assert!(good.contains("info: sales is ok: messages flow"), "{good}");
+    assert!(!good.contains("warning: "), "{good}");
 }

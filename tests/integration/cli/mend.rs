@@ -176,6 +176,15 @@ fn an_import_names_the_bad_line_and_goes_on_when_told_to() {
         ran.out,
         "1 message enqueued, 1 there already, 2 refused and skipped\n"
     );
+    // A program is told of each line, by its number.
+    let told = desk.run(args.into_iter().chain(["--skip-bad", "--json"]));
+    let mut told: Vec<_> = told.lines();
+    told.sort_by_key(|it| it["line"].as_u64());
+    let results: Vec<_> = told.iter().map(|it| it["result"].as_str()).collect();
+    let expected = ["duplicate", "refused", "refused", "duplicate"].map(Some);
+    assert_eq!(results, expected, "{told:?}");
+    let error = told[1]["error"].as_str().unwrap();
+    assert!(error.starts_with("line 2, key K-2: "), "{error}");
     // A dead letter comes as a message with a fresh budget, enqueued now.
     let row = desk.json(["show", "till.db", "K-4", "--json"]);
     assert_eq!(
@@ -323,6 +332,8 @@ fn a_scheduled_message_is_sent_now_or_at_another_moment() {
     put("S-2", "--recipient=x");
     let before = desk.json(["show", "till.db", "S-1", "--json"]);
     let edit = |key: &str, when: &str| desk.run(["edit", "till.db", key, "--available", when]);
+    let why = desk.done(["why", "till.db", "S-1"]);
+    assert!(why.contains("till.db id:1 --available now"), "{why}");
     edit("S-1", "500d").failed(1, "would expire before that moment");
     assert_eq!(edit("S-1", "soon").code, 2);
     assert!(edit("S-2", "100d").out.contains("may be sent from"));

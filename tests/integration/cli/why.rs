@@ -115,7 +115,9 @@ fn a_schedule_is_told_in_one_span() {
         text.contains(" is scheduled: its moment comes in ") && text.contains(" UTC. "),
         "{text}"
     );
-    assert!(!text.contains(" now"), "{text}");
+    let (sentence, command) = text.split_once('\n').unwrap();
+    assert!(!sentence.contains(" now"), "{text}");
+    assert!(command.contains("id:1 --available now"), "{text}");
 }
 
 #[test]

@@ -16,12 +16,14 @@ pub(crate) struct Completions {
 }
 
 /// Print the manual page, of the tool or of one command
+///
+/// `outbox man outbox.toml` prints a complete settings file that explains each key.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   outbox man > outbox.1 && outbox man drain > outbox-drain.1")]
 pub(crate) struct Man {
-    /// The command
+    /// The command, or outbox.toml
     command: Option<String>,
 }
 
@@ -32,6 +34,9 @@ pub(crate) fn completions(arguments: &Completions) -> anyhow::Result<Exit> {
 }
 
 pub(crate) fn man(arguments: &Man) -> anyhow::Result<Exit> {
+    if arguments.command.as_deref() == Some("outbox.toml") {
+        return print(include_bytes!("../../../../docs/outbox.toml"));
+    }
     let mut whole = Cli::command();
     whole.build();
     let page = match &arguments.command {
@@ -42,11 +47,12 @@ pub(crate) fn man(arguments: &Man) -> anyhow::Result<Exit> {
         },
     };
     let below = page.get_after_help().map(ToString::to_string);
+    let values = values(&page);
     let man = clap_mangen::Man::new(page.after_help(Resettable::Reset));
     let man = man.source(concat!("outbox ", env!("CARGO_PKG_VERSION")));
     let mut text = Vec::new();
     man.render(&mut text)?;
-    let mut text = String::from_utf8_lossy(&text).into_owned();
+    let mut text = synopsis(&String::from_utf8_lossy(&text), &values);
     for part in below.unwrap_or_default().split("\n\n") {
         text.push_str(&section(part));
     }
@@ -57,6 +63,37 @@ fn unknown(name: &str, whole: &Command) -> String {
     let names = whole.get_subcommands().map(Command::get_name);
     let names: Vec<_> = names.filter(|it| *it != "help").collect();
     format!("there is no command {name}; there are {}", names.join(", "))
+}
+
+/// The options that take a value, and what it is called.
+fn values(page: &Command) -> Vec<(String, String)> {
+    let options = page.get_opts().filter(|it| it.get_action().takes_values());
+    options
+        .filter_map(|it| {
+            let names = it.get_value_names().unwrap_or_default();
+            let name = match names.first() {
+                Some(name) => name.to_string(),
+                None => it.get_id().as_str().to_uppercase(),
+            };
+            Some((it.get_long()?.to_string(), name))
+        })
+        .collect()
+}
+
+/// The page with these names where its synopsis has the bare options.
+fn synopsis(page: &str, values: &[(String, String)]) -> String {
+    const HEAD: &str = ".SH SYNOPSIS\n";
+    let Some((before, rest)) = page.split_once(HEAD) else {
+        return page.to_string();
+    };
+    let (line, after) = rest.split_once('\n').unwrap_or((rest, ""));
+    let mut line = line.to_string();
+    for (option, value) in values {
+        let bare = format!("\\fB{}\\fR", plain(&format!("--{option}")));
+        let value = plain(value);
+        line = line.replace(&bare, &format!("{bare} \\fI{value}\\fR"));
+    }
+    format!("{before}{HEAD}{line}\n{after}")
 }
 
 /// A part of what `--help` says below the options, as a section of a manual page: its lines stay

@@ -1,6 +1,6 @@
 //! `outbox drain`: send what can be sent now, and say what is left and why.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
@@ -10,6 +10,7 @@ use sqlite_outbox::{
     Cancel, ChannelReport, ChannelState, DrainReport, Ended, Reason, Status, Tally, WhyGroup,
 };
 
+use super::curl::quoted;
 use super::status;
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::logger::{self, Loudness, Role};
@@ -100,7 +101,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let mut out = Out::new();
     let printed = match arguments.format.json {
         true => out.json(&as_json(&report, &left)),
-        false => print(&report, &left, &mut out),
+        false => print(&report, &left, &arguments.database.db, &mut out),
     };
     unless_closed(printed.and_then(|()| out.flush()))?;
     Ok(if report.unsent > 0 {
@@ -238,7 +239,12 @@ fn as_json<'a>(report: &'a DrainReport, left: &[WhyGroup]) -> Report<'a> {
     }
 }
 
-fn print(report: &DrainReport, groups: &[WhyGroup], out: &mut Out) -> anyhow::Result<()> {
+fn print(
+    report: &DrainReport,
+    groups: &[WhyGroup],
+    db: &Path,
+    out: &mut Out,
+) -> anyhow::Result<()> {
     let mut line = format!(
         "{} sent in {:.1} s",
         thousands(report.sent),
@@ -282,7 +288,7 @@ fn print(report: &DrainReport, groups: &[WhyGroup], out: &mut Out) -> anyhow::Re
     ]);
     let left: Vec<_> = report.channels.iter().filter(|it| it.unsent > 0).collect();
     if left.is_empty() {
-        return attention(report, out);
+        return attention(report, db, out);
     }
     for channel in left {
         table.row([
@@ -298,7 +304,7 @@ fn print(report: &DrainReport, groups: &[WhyGroup], out: &mut Out) -> anyhow::Re
     }
     out.line("")?;
     table.print(out)?;
-    attention(report, out)
+    attention(report, db, out)
 }
 
 /// The reasons of a channel's unsent messages.
@@ -355,17 +361,18 @@ fn until(why: &sqlite_outbox::Why) -> String {
     age(left.max(0))
 }
 
-fn attention(report: &DrainReport, out: &mut Out) -> anyhow::Result<()> {
+fn attention(report: &DrainReport, db: &Path, out: &mut Out) -> anyhow::Result<()> {
+    let db = quoted(&db.to_string_lossy());
     let (dead, conflicts) = (report.stats.total.dead, report.stats.conflicts);
     if dead > 0 {
         let text = count(dead, "dead letter waits", "dead letters wait");
-        let text = format!("{text} for a person: see `outbox list --status dead`");
-        out.line(out.paint(Tone::Bad, &text))?;
+        let text = format!("{text} for a person: see `outbox why {db}`");
+        out.paragraph("", Tone::Bad, &text)?;
     }
     if conflicts > 0 {
         let text = count(conflicts, "conflict waits", "conflicts wait");
-        let text = format!("{text} for a person: see `outbox status`");
-        out.line(out.paint(Tone::Bad, &text))?;
+        let text = format!("{text} for a person: see `outbox conflicts {db}`");
+        out.paragraph("", Tone::Bad, &text)?;
     }
     Ok(())
 }

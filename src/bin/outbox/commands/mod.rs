@@ -47,8 +47,9 @@ pub(crate) enum Command {
     Why(why::Arguments),
     /// Send dead, expired or cancelled messages after all
     ///
-    /// They are due at once, with a fresh budget of attempts, the same message id and the same bytes. --all
-    /// means the dead letters, unless --status says otherwise.
+    /// They are due at once, with a fresh budget of attempts, the same message id and the same bytes. A
+    /// schedule that lies ahead stays in force until `outbox edit --available now`. --all means the dead
+    /// letters, unless --status says otherwise.
     #[command(after_help = "\
 Examples:
   outbox retry till.db S-104522

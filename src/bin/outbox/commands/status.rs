@@ -153,7 +153,14 @@ pub(super) fn print(stats: &Stats, path: &Path, out: &mut Out) -> anyhow::Result
     for (_, command) in next.into_iter().filter(|it| it.0) {
         out.text(&format!("  outbox {command} {path}"))?;
     }
-    Ok(())
+    match why {
+        true => out.paragraph(
+            "",
+            Tone::Plain,
+            "With --config FILE, why knows the routes too.",
+        ),
+        false => Ok(()),
+    }
 }
 
 /// `12 messages waiting, oldest 14 min`

@@ -29,8 +29,7 @@ A settings file, outbox.toml:
   reply = { require = \"/id\" }     # else it is no delivery
   [channel.default]               # every other channel
   url = \"https://erp.example/api/{channel}\"
-Every key: docs/settings.md and docs/outbox.toml, in the
-source.
+Every key: outbox man outbox.toml
 "
     };
 }

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use serde::Serialize;
 use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Error, Message, Outbox};
 
 use super::{Arguments, Done, exported, message, open, quoted, warn_of_type};
@@ -27,6 +28,14 @@ struct Tally {
     bad: usize,
     /// The output is gone; the work goes on.
     unprinted: Option<anyhow::Error>,
+}
+
+/// A line that was passed over.
+#[derive(Serialize)]
+struct Refused {
+    line: usize,
+    result: &'static str,
+    error: String,
 }
 
 pub(super) fn run(
@@ -123,7 +132,7 @@ fn store(
     if chunk.is_empty() {
         return Ok(());
     }
-    let mut messages: Vec<(String, Message)> = Vec::new();
+    let mut messages: Vec<(usize, String, Message)> = Vec::new();
     let mut faulty = Vec::new();
     for (number, payload) in chunk {
         let place = match exported::key(&payload).filter(|_| arguments.exported) {
@@ -135,10 +144,10 @@ fn store(
             false => message(arguments, payload).map(Some),
         };
         match message {
-            Ok(Some(message)) => messages.push((place, message)),
+            Ok(Some(message)) => messages.push((number, place, message)),
             Ok(None) => tally.left_out += 1,
             Err(error) => {
-                faulty.push(error.context(place));
+                faulty.push((number, error.context(place)));
                 if !arguments.skip_bad {
                     break;
                 }
@@ -147,9 +156,9 @@ fn store(
     }
     let (done, refused) = outbox.transaction(|tx| {
         let (mut done, mut refused) = (Vec::new(), Vec::new());
-        for (place, message) in &messages {
+        for (number, place, message) in &messages {
             match outbox.enqueue(tx, message) {
-                Ok(enqueued) => done.push(enqueued),
+                Ok(enqueued) => done.push((*number, enqueued)),
                 // The transaction is still good, so what stands before this line is kept.
                 Err(
                     error @ (Error::InvalidMessage { .. }
@@ -157,7 +166,8 @@ fn store(
                     | Error::Duplicate { .. }
                     | Error::OutboxFull { .. }),
                 ) => {
-                    refused.push(anyhow::Error::from(error).context(place.clone()));
+                    let error = anyhow::Error::from(error).context(place.clone());
+                    refused.push((*number, error));
                     if !arguments.skip_bad {
                         break;
                     }
@@ -167,19 +177,35 @@ fn store(
         }
         Ok((done, refused))
     })?;
-    for enqueued in done {
+    let json = arguments.format.json;
+    for (number, enqueued) in done {
         tally.count(enqueued);
-        if arguments.format.json && tally.unprinted.is_none() {
-            tally.unprinted = out.json(&Done::from(enqueued)).err();
+        if json && tally.unprinted.is_none() {
+            let line = Some(number);
+            let done = Done {
+                line,
+                ..Done::from(enqueued)
+            };
+            tally.unprinted = out.json(&done).err();
         }
     }
     // A line that was refused stands before one that could not be read.
-    for error in refused.into_iter().chain(faulty) {
+    for (line, error) in refused.into_iter().chain(faulty) {
         if !arguments.skip_bad {
             return Err(error);
         }
         tally.bad += 1;
-        note(&format!("skipped: {error:#}"));
+        let error = told(&error);
+        note(&format!("skipped: {error}"));
+        if json && tally.unprinted.is_none() {
+            let result = "refused";
+            let refused = Refused {
+                line,
+                result,
+                error,
+            };
+            tally.unprinted = out.json(&refused).err();
+        }
     }
     Ok(())
 }

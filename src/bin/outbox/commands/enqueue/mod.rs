@@ -76,7 +76,8 @@ pub(crate) struct Arguments {
     /// Take the payload from this file, - for standard input
     #[arg(long, value_name = "PATH", conflicts_with = "lines")]
     file: Option<PathBuf>,
-    /// Make a message of each line that is not empty, - for standard input
+    /// Make a message of each line that is not empty, - for standard input. It ends at the first that
+    /// is refused; those before it are enqueued
     #[arg(long, value_name = "PATH")]
     lines: Option<PathBuf>,
     /// The lines come from `outbox export`: take channel, keys, message id and all else that is to be
@@ -88,7 +89,8 @@ pub(crate) struct Arguments {
         "ttl", "header", "content_type",
     ])]
     exported: bool,
-    /// Go on after a line that is refused; each is named on stderr, and the exit code is 1
+    /// Go on after a line that is refused; each is named on stderr, with --json on stdout too, and the
+    /// exit code is 1
     #[arg(long, requires = "lines")]
     skip_bad: bool,
     #[command(flatten)]
@@ -118,6 +120,9 @@ impl From<Choice> for OnDuplicate {
 /// What became of one message.
 #[derive(Serialize)]
 struct Done<'a> {
+    /// Which line of the input it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
     id: i64,
     result: &'static str,
     /// Where the message stands that has the key.
@@ -134,6 +139,7 @@ impl From<Enqueued> for Done<'_> {
             Enqueued::Conflict { .. } => "conflict",
         };
         Self {
+            line: None,
             id: enqueued.id(),
             result,
             status: None,

@@ -50,6 +50,10 @@ impl<'a> Place<'a> {
             | Reason::NoCredentials
             | Reason::Rejecting
             | Reason::Holding => vec![self.command("resume", &channel)],
+            Reason::Scheduled => {
+                let rest = format!("{message} --available now");
+                vec![self.command("edit", &rest) + "   # where it should not wait"]
+            }
             Reason::NoDrain => vec![self.command("run", &self.config())],
             Reason::Unrouted => vec![self.command("check", &self.config())],
             Reason::NoOther => {
