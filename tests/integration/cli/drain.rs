@@ -381,3 +381,24 @@ fn good_news_is_no_warning() {
     assert!(good.contains("info: sales is ok: messages flow"), "{good}");
     assert!(!good.contains("warning: "), "{good}");
 }
+
+/// A till that holds the write lock is told of when it lasts, and so is its end.
+#[test]
+fn a_file_that_can_be_written_again_is_told_of() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let server = Server::start(|_| ok());
+    let till = desk.sql();
+    till.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut drain = desk.start(["drain", "till.db", "-v", "--url", &server.url("/")]);
+    let failed = drain.err("the outbox cannot write: ");
+    assert_eq!(
+        failed.matches("database is locked").count(),
+        1,
+        "SQLite's words come once: {failed}"
+    );
+    till.execute_batch("COMMIT").unwrap();
+    let again = drain.err("the outbox writes again");
+    assert!(again.starts_with("info: "), "{again}");
+    assert_eq!(drain.end().code, 0);
+}
