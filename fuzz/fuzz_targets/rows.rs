@@ -190,18 +190,20 @@ static TEMPLATES: LazyLock<Templates> = LazyLock::new(|| {
         conn.execute_batch("PRAGMA journal_mode = MEMORY").unwrap();
         if loose {
             for (table, columns) in TABLES {
-                let columns =
-                    columns
-                        .join(", ")
-                        .replacen("id,", "id INTEGER PRIMARY KEY AUTOINCREMENT,", 1);
-                let own =
-                    if table == "outbox" || table.ends_with("channel") || table.ends_with("meta") {
-                        ""
-                    } else {
-                        "id INTEGER PRIMARY KEY, "
-                    };
-                conn.execute_batch(&format!("CREATE TABLE {table} ({own}{columns})"))
-                    .unwrap();
+                let key = match table {
+                    "outbox" | "outbox_channel" | "outbox_meta" => "",
+                    _ => "id INTEGER PRIMARY KEY, ",
+                };
+                let columns = match table {
+                    "outbox" => {
+                        columns
+                            .join(", ")
+                            .replacen("id", "id INTEGER PRIMARY KEY AUTOINCREMENT", 1)
+                    }
+                    _ => columns.join(", "),
+                };
+                let table = format!("CREATE TABLE {table} ({key}{columns})");
+                conn.execute_batch(&table).unwrap();
             }
             conn.execute_batch("CREATE UNIQUE INDEX loose ON outbox (channel, dedupe_key); CREATE UNIQUE INDEX loose_channel ON outbox_channel (channel); CREATE UNIQUE INDEX loose_meta ON outbox_meta (key)").unwrap();
         }
