@@ -1,15 +1,17 @@
 //! Whether a file and its outbox are well: what is found, and what to do about it.
 
+mod storage;
+
 use crate::clock::{FIRST_HONEST, millis};
-use crate::condition::{FileInfo, Finding, Severity};
-use crate::dispatch::Failure;
+use crate::condition::{Finding, Severity};
+use crate::dispatch::{self, Failure};
 use crate::error::{Error, Result};
 use crate::outbox::Outbox;
 use crate::schema;
 use crate::settings::MAX_LEASE;
-use crate::stats::{Age, ChannelState, ChannelStats, Stats};
+use crate::stats::{Age, ChannelState, ChannelStats, Lasting, Stats, far_ahead};
 use crate::store::check::{self, Horizon, Seen};
-use crate::store::{census, file, read};
+use crate::store::{census, read, why};
 
 use Severity::{Fault, Note, Warning};
 
@@ -21,16 +23,6 @@ const DAMAGED: &str = "damaged";
 /// Beyond any back-off that makes sense.
 const LONGEST_WAIT: i64 = 31 * DAY;
 
-/// A write-ahead log that was not cleaned for long.
-const LARGE_LOG: u64 = 64 * 1024 * 1024;
-
-/// Unused space that is worth a word.
-const MUCH_FREE: u64 = 10 * 1024 * 1024;
-
-/// The versions of SQLite that may lose the write-ahead log's last commits when it is reset by one
-/// connection while another writes.
-const WAL_RESET: std::ops::RangeInclusive<i32> = 3_007_000..=3_051_002;
-
 impl Outbox {
     /// Looks for everything that is wrong with the file and its outbox, the gravest first, and says
     /// what to do about it. Changes nothing.
@@ -40,7 +32,7 @@ impl Outbox {
     pub fn check(&self) -> Result<Vec<Finding>> {
         let conn = self.shared().opener().open()?;
         let now = self.shared().clock().wall();
-        let info = file::info(&conn, self.path())?;
+        let info = self.shared().opener().info(&conn)?;
         let mut found = damages(&conn)?;
         let parts = [
             (|conn, _| parts(conn)) as fn(&rusqlite::Connection, i64) -> Result<Vec<Finding>>,
@@ -62,7 +54,16 @@ impl Outbox {
                 Err(error) => return Err(error),
             }
         }
-        found.extend(storage(&info, rusqlite::version_number()));
+        found.extend(storage::findings(&info, rusqlite::version_number()));
+        if !check::is_writable(&conn)? {
+            found.push(Finding::new(
+                Note,
+                "not_writable",
+                "this user may not write the file; what is told is what can be read",
+                "a program that enqueues or sends has to run as a user who may write the file, its \
+                 folder and the -wal, -shm or -journal beside it",
+            ));
+        }
         found.sort_by_key(|it| std::cmp::Reverse(it.severity));
         Ok(found)
     }
@@ -156,9 +157,14 @@ fn messages(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
         lease: now.saturating_add(2 * millis(MAX_LEASE)),
         backoff: now.saturating_add(LONGEST_WAIT),
         enqueue: now.saturating_add(DAY),
+        schedule: far_ahead(now),
     };
     let odd = check::odd(conn, horizon)?;
     let orphans = check::orphans(conn)?;
+    let paused = match odd.leased.first {
+        Some(id) => paused(conn, id)?,
+        None => None,
+    };
     let cases = [
         (
             odd.impossible,
@@ -172,14 +178,31 @@ fn messages(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
             Warning,
             "lease_in_future",
             "claimed until a moment that no lease reaches",
-            "a clock was wrong when they were claimed; the next drain or run takes them back",
+            match paused {
+                None => {
+                    "a clock was wrong when they were claimed; the next drain or run takes them back"
+                }
+                Some(_) => {
+                    "resume their channel, which is paused; the next drain or run then takes them \
+                     back. A clock was wrong when they were claimed"
+                }
+            },
         ),
         (
             odd.distant,
             Warning,
             "due_in_future",
             "due later than any back-off reaches, and not scheduled",
-            "a clock was wrong when they failed; `drain --now` makes them due",
+            "a clock was wrong when they failed, or the moment was written in another unit than \
+             milliseconds; `drain --now` makes them due",
+        ),
+        (
+            odd.far,
+            Warning,
+            "scheduled_far_ahead",
+            "scheduled more than ten years ahead",
+            "the moment looks like another unit: times are milliseconds since 1970 UTC; give \
+             each the moment that was meant, or cancel it",
         ),
         (
             odd.future,
@@ -213,10 +236,29 @@ fn messages(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
             .then(|| Finding::new(severity, code, text, remedy).of(seen.count, seen.first))
             .map(|it| match (code, seen.first) {
                 ("impossible_row", Some(id)) => it.command(["show".into(), format!("id:{id}")]),
+                ("scheduled_far_ahead", Some(id)) => it.command([
+                    "edit".into(),
+                    format!("id:{id}"),
+                    "--available".into(),
+                    "now".into(),
+                ]),
+                ("lease_in_future", _) => match &paused {
+                    Some(channel) => it.command(["resume", channel]).channel(channel),
+                    None => it,
+                },
                 _ => it,
             })
     };
     Ok(cases.into_iter().filter_map(finding).collect())
+}
+
+/// The channel of a message, if a person has paused it.
+fn paused(conn: &rusqlite::Connection, id: i64) -> Result<Option<String>> {
+    let Some(facts) = why::facts(conn, id)? else {
+        return Ok(None);
+    };
+    let state = why::state(conn, &facts.channel)?;
+    Ok(state.pause.map(|_| facts.channel))
 }
 
 fn lanes(conn: &rusqlite::Connection, _: i64) -> Result<Vec<Finding>> {
@@ -290,7 +332,8 @@ fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
 }
 
 fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
-    let secret = channel.reason_code.as_deref() == Some(Failure::NO_CREDENTIALS);
+    let cause = channel.reason_code.as_deref().unwrap_or_default();
+    let secret = cause == Failure::NO_CREDENTIALS;
     let (severity, code, remedy) = match channel.state {
         ChannelState::Unauthorised if secret => (
             Warning,
@@ -308,11 +351,20 @@ fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
             "rejecting",
             "the receiver refuses everything: look at the last error with its operator; then resume",
         ),
-        ChannelState::Offline => (
-            Note,
-            "offline",
-            "nothing is lost; it is probed again and again by itself",
-        ),
+        ChannelState::Offline => match cause {
+            "reply_rule" => (
+                Warning,
+                "reply_rule",
+                "the answer does not hold the `reply` rule of its route; nothing is lost",
+            ),
+            // Probing alone mends none of these.
+            "redirected" | "tls" | "portal" => (Warning, "offline", "nothing is lost"),
+            _ => (
+                Note,
+                "offline",
+                "nothing is lost; it is probed again and again by itself",
+            ),
+        },
         ChannelState::Holding => (
             Note,
             "holding",
@@ -321,10 +373,14 @@ fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
         ChannelState::Paused => (Note, "paused", "it goes on when it is resumed"),
         _ => return None,
     };
-    let helps = !matches!(channel.state, ChannelState::Offline | ChannelState::Holding);
+    let remedy = match dispatch::remedy(cause) {
+        Some(more) if channel.state == ChannelState::Offline => format!("{remedy}; {more}"),
+        _ => remedy.into(),
+    };
+    let helps = severity > Note || channel.state == ChannelState::Paused;
     let mut text = format!("{}: {}", channel.channel, channel.state);
     if let Some(since) = channel.since {
-        text.push_str(&format!(" for {}", Age(now.saturating_sub(since))));
+        text.push_str(&format!(" {}", Lasting { since, now }));
     }
     if let Some(reason) = &channel.reason {
         text.push_str(&format!(": {reason}"));
@@ -334,86 +390,4 @@ fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
         true => finding.command(["resume", &channel.channel]),
         false => finding,
     })
-}
-
-fn storage(info: &FileInfo, sqlite: i32) -> Vec<Finding> {
-    let wal = info.journal_mode == "wal";
-    let mut found = vec![match wal {
-        true => Finding::new(
-            Note,
-            "journal_mode",
-            "the file has a write-ahead log; connections of the outbox commit with synchronous=FULL or \
-             more, which a power cut does not undo",
-            "see that the application sets synchronous=FULL too: with NORMAL a power cut takes back \
-             its last commits, the sale and its message together",
-        ),
-        false => Finding::new(
-            Note,
-            "journal_mode",
-            format!(
-                "the file has no write-ahead log (journal_mode={}): readers and writers wait for each other",
-                info.journal_mode
-            ),
-            "on a local disk, `PRAGMA journal_mode = WAL` makes both quicker; it is the \
-             application's decision. Without it, see that the application sets synchronous=EXTRA: \
-             with FULL a power cut may take back its last commit, the sale and its message together",
-        ),
-    }];
-    if wal && WAL_RESET.contains(&sqlite) {
-        found.push(Finding::new(
-            Warning,
-            "sqlite_version",
-            format!(
-                "this program uses SQLite {}, which in rare cases loses commits when two connections \
-                 use a write-ahead log",
-                info.sqlite
-            ),
-            "use SQLite 3.51.3 or newer in every program that opens the file",
-        ));
-    }
-    if info.wal_bytes > LARGE_LOG {
-        let megabytes = info.wal_bytes / 1_000_000;
-        found.push(Finding::new(
-            Warning,
-            "large_wal",
-            format!("the write-ahead log has {megabytes} MB"),
-            "a connection that keeps a read transaction open pins it: a query never read to its end or \
-             not closed, a BEGIN without COMMIT, a report or backup under way. `lsof` or `fuser` on \
-             the file's -shm names the programs that have it open; let that one end its transaction, and \
-             `PRAGMA wal_checkpoint(TRUNCATE)` then empties the log",
-        ));
-    }
-    let free = info.free_bytes();
-    if free > MUCH_FREE && free > info.pages.saturating_mul(info.page_size) / 4 {
-        let megabytes = free / 1_000_000;
-        let finding = Finding::new(
-            Note,
-            "free_pages",
-            format!("{megabytes} MB of the file are unused"),
-            "they are used again; compact gives them to the disk",
-        );
-        found.push(finding.command(["compact"]));
-    }
-    found
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sqlite_that_may_lose_commits_of_a_log_is_named() {
-        let told = |mode: &str, sqlite| {
-            let info = FileInfo {
-                journal_mode: mode.into(),
-                ..FileInfo::default()
-            };
-            let found = storage(&info, sqlite);
-            found.iter().any(|it| it.code == "sqlite_version")
-        };
-        assert!(told("wal", 3_040_001) && told("wal", 3_051_002));
-        assert!(!told("wal", 3_051_003) && !told("delete", 3_040_001));
-        #[cfg(feature = "bundled")]
-        assert!(!told("wal", rusqlite::version_number()), "what we ship");
-    }
 }

@@ -17,8 +17,9 @@ pub trait Clock: Debug + Send + Sync {
     fn monotonic(&self) -> Duration;
 }
 
-/// No honest clock reads less: 2026-01-01, before the first release.
-pub(crate) const FIRST_HONEST: i64 = 1_767_225_600_000;
+/// No honest clock reads less: 2026-01-01, before the first release, in milliseconds since 1970 UTC.
+/// A moment before it in the file was stamped while a clock was wrong.
+pub const FIRST_HONEST: i64 = 1_767_225_600_000;
 
 /// One reading of both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

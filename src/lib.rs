@@ -120,7 +120,7 @@ mod verdict;
 mod why;
 
 pub use circuit::OnDead;
-pub use clock::{Clock, SystemClock};
+pub use clock::{Clock, FIRST_HONEST, SystemClock};
 pub use condition::{Compacted, FileInfo, Finding, Severity};
 pub use conflict::{Conflict, Resolution};
 pub use dispatch::{Delivery, Dispatcher, Failure, Outcome, Receipt, Router, Run};

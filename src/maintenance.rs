@@ -11,7 +11,8 @@ use crate::store::file;
 impl Outbox {
     /// Numbers about the file itself. Reads a few pages.
     pub fn file_info(&self) -> Result<FileInfo> {
-        file::info(&*self.shared().reader()?, self.path())
+        let reader = self.shared().reader()?;
+        self.shared().opener().info(&reader)
     }
 
     /// Copies the whole file, the application's tables too, while it is in use. The copy is one

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::circuit::OnDead;
+use crate::clock::FIRST_HONEST;
 
 /// A channel's state as a person sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
@@ -157,14 +158,26 @@ impl fmt::Display for Stats {
             1 => write!(f, "1 message waiting")?,
             n => write!(f, "{n} messages waiting")?,
         }
-        if let Some(age) = self.total.oldest_unsent_ms(self.now) {
-            write!(f, ", oldest {}", Age(age))?;
+        if let Some(since) = self.total.oldest_unsent_at {
+            let now = self.now;
+            let lasting = Lasting { since, now };
+            match lasting.is_known() {
+                true => write!(f, ", oldest {}", Age(now.saturating_sub(since)))?,
+                false => f.write_str(", the oldest from a time when the clock was wrong")?,
+            }
         }
         let troubled = |it: &&ChannelStats| it.state != ChannelState::Ok && it.counts.unsent() > 0;
         for channel in self.channels.iter().filter(troubled) {
             write!(f, ", {} {}", channel.channel, channel.state)?;
             if let Some(since) = channel.since {
-                write!(f, " for {}", Age(self.now.saturating_sub(since).max(0)))?;
+                write!(
+                    f,
+                    " {}",
+                    Lasting {
+                        since,
+                        now: self.now
+                    }
+                )?;
             }
         }
         match self.total.dead + self.conflicts {
@@ -189,6 +202,48 @@ impl fmt::Display for Age {
             _ => write!(f, "{} days", seconds / 86_400),
         }
     }
+}
+
+/// How long something lasts, as people say it: `for 14 min`. What began by a clock that stood in
+/// 1970, and is looked at by a right one, has no length that means anything.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lasting {
+    pub(crate) since: i64,
+    pub(crate) now: i64,
+}
+
+impl Lasting {
+    pub(crate) fn is_known(self) -> bool {
+        self.since >= FIRST_HONEST || self.now < FIRST_HONEST
+    }
+}
+
+impl fmt::Display for Lasting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.is_known() {
+            true => write!(f, "for {}", Age(self.now.saturating_sub(self.since))),
+            false => f.write_str("since a time when the clock was wrong"),
+        }
+    }
+}
+
+/// A schedule beyond this is no honest one: ten years from now, or from when clocks can be right.
+pub(crate) fn far_ahead(now: i64) -> i64 {
+    const TEN_YEARS: i64 = 3_650 * 86_400_000;
+    now.max(FIRST_HONEST).saturating_add(TEN_YEARS)
+}
+
+/// The unit other than milliseconds in which a number would be a moment of our times.
+pub(crate) fn other_unit(at: i64) -> Option<&'static str> {
+    /// Up to the year 2100.
+    const OURS: std::ops::Range<i64> = FIRST_HONEST..4_102_444_800_000;
+    let readings = [
+        (at.saturating_mul(1_000), "seconds"),
+        (at / 1_000, "microseconds"),
+        (at / 1_000_000, "nanoseconds"),
+    ];
+    let found = readings.into_iter().find(|(at, _)| OURS.contains(at));
+    found.map(|(_, unit)| unit).filter(|_| !OURS.contains(&at))
 }
 
 /// A moment in milliseconds since 1970 as `2026-11-29 14:05:07 UTC`; the bare number where the
@@ -227,7 +282,31 @@ impl fmt::Display for Utc {
 
 #[cfg(test)]
 mod tests {
-    use super::Utc;
+    use super::*;
+
+    #[test]
+    fn a_moment_in_another_unit_is_known() {
+        for (at, unit) in [
+            (1_795_989_511, Some("seconds")),
+            (1_795_989_511_000, None),
+            (1_795_989_511_000_000, Some("microseconds")),
+            (1_795_989_511_000_000_000, Some("nanoseconds")),
+            (0, None),
+            (i64::MAX, None),
+            (i64::MIN, None),
+        ] {
+            assert_eq!(other_unit(at), unit, "{at}");
+        }
+    }
+
+    #[test]
+    fn what_began_by_a_wrong_clock_has_no_length() {
+        let now = FIRST_HONEST + 840_000;
+        let lasting = |since, now| Lasting { since, now }.to_string();
+        assert_eq!(lasting(FIRST_HONEST, now), "for 14 min");
+        assert_eq!(lasting(3_000, now), "since a time when the clock was wrong");
+        assert_eq!(lasting(3_000, 5_000), "for 2 s", "while it is wrong");
+    }
 
     #[test]
     fn a_moment_has_its_date() {

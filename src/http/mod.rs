@@ -136,6 +136,17 @@ impl HttpDispatcher {
         found
     }
 
+    /// The channels whose routes take any 2xx for a delivery, the login page of a network too; the
+    /// channel is `default` for the fallback's.
+    pub fn without_reply_rule(&self) -> Vec<&str> {
+        let routes = self.0.routes.iter();
+        let routes = routes.map(|(name, plan)| (name.as_str(), plan));
+        let all = routes.chain(self.0.fallback.iter().map(|plan| ("default", plan)));
+        all.filter(|(_, plan)| plan.reply.is_none() && plan.reply_with.is_none())
+            .map(|(channel, _)| channel)
+            .collect()
+    }
+
     fn plan(&self, channel: &str) -> Option<&Plan> {
         self.0.routes.get(channel).or(self.0.fallback.as_ref())
     }

@@ -47,6 +47,8 @@ pub(crate) struct Odd {
     pub(crate) distant: Seen,
     /// Enqueued in the future.
     pub(crate) future: Seen,
+    /// Scheduled for a moment that hardly anyone means.
+    pub(crate) far: Seen,
 }
 
 const ODD: &str = "
@@ -54,7 +56,8 @@ SELECT count(*) FILTER (WHERE impossible) AS impossible, min(id) FILTER (WHERE i
        count(*) FILTER (WHERE undated) AS undated, min(id) FILTER (WHERE undated) AS undated_first,
        count(*) FILTER (WHERE leased) AS leased, min(id) FILTER (WHERE leased) AS leased_first,
        count(*) FILTER (WHERE distant) AS distant, min(id) FILTER (WHERE distant) AS distant_first,
-       count(*) FILTER (WHERE future) AS future, min(id) FILTER (WHERE future) AS future_first
+       count(*) FILTER (WHERE future) AS future, min(id) FILTER (WHERE future) AS future_first,
+       count(*) FILTER (WHERE far) AS far, min(id) FILTER (WHERE far) AS far_first
   FROM (
     SELECT id,
            typeof(channel) <> 'text' OR channel = '' OR typeof(dedupe_key) <> 'text'
@@ -68,7 +71,8 @@ SELECT count(*) FILTER (WHERE impossible) AS impossible, min(id) FILTER (WHERE i
            status = 'sending' AND next_attempt_at > ?3 AS leased,
            status IN ('pending', 'waiting') AND next_attempt_at > ?4
              AND next_attempt_at > coalesce(available_at, 0) AS distant,
-           created_at > ?5 AS future
+           created_at > ?5 AS future,
+           status IN ('pending', 'waiting') AND available_at > ?6 AS far
       FROM outbox WHERE id > ?1 AND id <= ?2)";
 
 /// Moments after which something is odd.
@@ -77,6 +81,7 @@ pub(crate) struct Horizon {
     pub(crate) lease: i64,
     pub(crate) backoff: i64,
     pub(crate) enqueue: i64,
+    pub(crate) schedule: i64,
 }
 
 /// Looks at every message.
@@ -87,18 +92,23 @@ pub(crate) fn odd(conn: &Connection, horizon: Horizon) -> Result<Odd> {
         lease,
         backoff,
         enqueue,
+        schedule,
     } = horizon;
     slices(
         conn,
         "SELECT min(id) FROM outbox WHERE id > ?1",
         |from, to| {
-            statement.query_row(params![from, to, lease, backoff, enqueue], |row| {
-                odd.impossible.add(row, "impossible", "impossible_first")?;
-                odd.undated.add(row, "undated", "undated_first")?;
-                odd.leased.add(row, "leased", "leased_first")?;
-                odd.distant.add(row, "distant", "distant_first")?;
-                odd.future.add(row, "future", "future_first")
-            })
+            statement.query_row(
+                params![from, to, lease, backoff, enqueue, schedule],
+                |row| {
+                    odd.impossible.add(row, "impossible", "impossible_first")?;
+                    odd.undated.add(row, "undated", "undated_first")?;
+                    odd.leased.add(row, "leased", "leased_first")?;
+                    odd.distant.add(row, "distant", "distant_first")?;
+                    odd.future.add(row, "future", "future_first")?;
+                    odd.far.add(row, "far", "far_first")
+                },
+            )
         },
     )?;
     Ok(odd)
@@ -178,6 +188,11 @@ pub(crate) fn unattended(conn: &Connection, channel: &Name, since: i64, now: i64
     Ok(conn
         .prepare_cached(sql)?
         .query_row(params![channel, since, now], |row| row.get(0))?)
+}
+
+/// Whether this user may write the file.
+pub(crate) fn is_writable(conn: &Connection) -> Result<bool> {
+    Ok(!conn.is_readonly("main")?)
 }
 
 /// When the newest message was enqueued.

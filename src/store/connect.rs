@@ -11,9 +11,10 @@ use r2d2::ManageConnection;
 use r2d2_sqlite::SqliteConnectionManager;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+use crate::condition::FileInfo;
 use crate::error::{Error, Result, unless_damaged};
 use crate::schema;
-use crate::store::look;
+use crate::store::{file, look};
 
 /// The application's part in every new connection of ours.
 pub(crate) type ConnectHook = dyn Fn(&Connection) -> rusqlite::Result<()> + Send + Sync;
@@ -113,6 +114,16 @@ impl Opener {
             Access::Full => vouch(conn),
             Access::Look => unless_damaged(vouch(conn)),
         }
+    }
+
+    /// The numbers of the file.
+    pub(crate) fn info(&self, conn: &Connection) -> Result<FileInfo> {
+        let mut info = file::info(conn, &self.path)?;
+        // A connection that reads it as it lies knows of no log.
+        if self.unlocked() && look::has_log_mode(&self.path) {
+            info.journal_mode = "wal".into();
+        }
+        Ok(info)
     }
 
     /// The random name of this file; a look does without it where it cannot be read.

@@ -73,8 +73,8 @@ fn is_denied(error: &Error) -> bool {
 /// Whether the header of a file that this process may not write asks for a write-ahead log.
 ///
 /// Closing any handle of a file takes away the locks that this process has on it. Here there are
-/// none yet but those of other readers, who may not write it either.
-fn has_log_mode(path: &Path) -> bool {
+/// none yet but those of other readers, who may not write it either; who reads it as it lies has none.
+pub(super) fn has_log_mode(path: &Path) -> bool {
     let mut header = [0; 20];
     let read = File::open(path).and_then(|mut it| it.read_exact(&mut header));
     read.is_ok() && matches!(header, [.., 2, 2])

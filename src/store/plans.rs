@@ -57,6 +57,7 @@ fn hot_statements(conn: &Connection) {
         why::KINDS[0],
         why::KINDS[1],
         why::KINDS[2],
+        why::KINDS[5],
     ];
     let lane = [
         claim::FOLLOWERS,

@@ -5,6 +5,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::circuit::Channel;
 use crate::entry::Status;
 use crate::error::Result;
+use crate::stats::far_ahead;
 use crate::store::channel;
 use crate::store::read::{Name, channels, number, text};
 use crate::store::retention::settled;
@@ -13,7 +14,8 @@ const FACTS: &str = "
 SELECT o.id, o.channel, o.dedupe_key, o.status, o.next_attempt_at, o.claims, o.attempts, o.ordering_key,
        o.available_at, o.expires_at, o.created_at, o.last_attempt_at, o.settled_at, o.last_error,
        (SELECT a.outcome FROM outbox_attempt AS a WHERE a.message = o.id
-         ORDER BY a.id DESC LIMIT 1) AS code
+         ORDER BY a.id DESC LIMIT 1) AS code,
+       CASE WHEN o.status = 'sent' THEN substr(o.answer, 1, 200) END AS answer
   FROM outbox AS o WHERE o.id = ?1";
 
 /// Who of its lane holds a message: the first that stands before it, else one that is under way.
@@ -49,17 +51,21 @@ SELECT EXISTS (SELECT 1 FROM outbox
                 WHERE channel = ?1 AND status = 'sending' AND next_attempt_at > ?2)";
 
 /// The first message of each kind in a channel, and how many there are of it.
-pub(crate) const KINDS: [&str; 5] = [
+pub(crate) const KINDS: [&str; 6] = [
     "SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_due
-      WHERE channel = ?1 AND status = 'sending' AND ?2 IS NOT NULL",
+      WHERE channel = ?1 AND status = 'sending' AND ?2 + ?3 IS NOT NULL",
     "SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_due
-      WHERE channel = ?1 AND status = 'pending' AND next_attempt_at <= ?2",
+      WHERE channel = ?1 AND status = 'pending' AND next_attempt_at <= min(?2, ?3)",
     "SELECT count(*) AS n, id AS first, min(next_attempt_at) FROM outbox INDEXED BY outbox_due
-      WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > ?2",
+      WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > ?2
+        AND next_attempt_at <= ?3",
     "SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_lane
-      WHERE channel = ?1 AND ordering_key IS NOT NULL AND status = 'waiting' AND ?2 IS NOT NULL",
+      WHERE channel = ?1 AND ordering_key IS NOT NULL AND status = 'waiting' AND ?2 + ?3 IS NOT NULL",
     "SELECT count(*) AS n, max(id) AS first FROM outbox INDEXED BY outbox_dead_rows
-      WHERE channel = ?1 AND status = 'dead' AND ?2 IS NOT NULL",
+      WHERE channel = ?1 AND status = 'dead' AND ?2 + ?3 IS NOT NULL",
+    // More than ten years ahead.
+    "SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_due
+      WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > max(?2, ?3)",
 ];
 
 /// One message, as far as the reason is to be found in its own row.
@@ -80,6 +86,8 @@ pub(crate) struct Facts {
     pub(crate) last_error: Option<String>,
     /// What its last failed attempt came to.
     pub(crate) code: Option<String>,
+    /// How the answer begins with which it was sent.
+    pub(crate) answer: Option<String>,
 }
 
 pub(crate) fn facts(conn: &Connection, id: i64) -> Result<Option<Facts>> {
@@ -101,6 +109,7 @@ pub(crate) fn facts(conn: &Connection, id: i64) -> Result<Option<Facts>> {
             settled_at: number(row, "settled_at")?,
             last_error: text(row, "last_error")?,
             code: text(row, "code")?,
+            answer: text(row, "answer")?,
         })
     });
     Ok(facts.optional()?)
@@ -178,7 +187,7 @@ pub(crate) fn kinds(conn: &Connection, now: i64) -> Result<Vec<(u64, i64)>> {
 fn kind(conn: &Connection, sql: &str, name: &Name, now: i64) -> Result<Option<(u64, i64)>> {
     Ok(conn
         .prepare_cached(sql)?
-        .query_row(params![name, now], |row| {
+        .query_row(params![name, now, far_ahead(now)], |row| {
             let count = number(row, "n")?.unwrap_or_default().unsigned_abs();
             Ok(number(row, "first")?.map(|first| (count, first)))
         })?)

@@ -8,7 +8,7 @@ use crate::dispatch::{Dispatcher, Failure};
 use crate::entry::Status;
 use crate::error::{Error, Result};
 use crate::settings::MAX_LEASE;
-use crate::stats::ChannelState;
+use crate::stats::{ChannelState, far_ahead, other_unit};
 use crate::store::why::{self as evidence, Facts};
 use crate::why::{Fault, Reason, Why, WhyGroup};
 
@@ -81,6 +81,7 @@ impl Asked<'_> {
             ordered: facts.ordering_key.is_some(),
             code: facts.code.clone(),
             cause: None,
+            stale: false,
             channel_state: state.state,
             routed: self.dispatcher.map(|it| it.serves(&facts.channel)),
             noticed: None,
@@ -107,19 +108,31 @@ impl Asked<'_> {
             why.reason = reason;
             why.fault = fault;
             why.since = facts.settled_at;
+            why.detail = facts.last_error;
+            if facts.answer.as_deref().is_some_and(is_page) {
+                why.fault = Fault::Network;
+                why.detail = Some("a web page answered".into());
+            }
             if reason == Reason::Expired {
                 why.noticed = facts.settled_at;
                 why.since = facts.expires_at.or(facts.settled_at);
+                why.fault = expiry_fault(why.since);
             }
-            why.detail = facts.last_error;
             return Ok(why);
         }
         if facts.status == Status::Sending {
             let until = facts.next_attempt_at;
             let horizon = now.saturating_add(crate::clock::millis(MAX_LEASE));
-            let stale = until <= now || until > horizon;
-            why.reason = Reason::Claimed { until, stale };
+            why.stale = until <= now || until > horizon;
+            why.reason = Reason::Claimed {
+                until,
+                stale: why.stale,
+            };
             why.until = Some(until);
+            // What is taken back goes no further while its channel stands still.
+            if why.stale && !stopped(&mut why, &facts, &state) && state.state != ChannelState::Ok {
+                self.troubled(&mut why, &facts, &state)?;
+            }
             return Ok(why);
         }
         self.unsent(&mut why, &facts, &state, with_head)?;
@@ -129,19 +142,7 @@ impl Asked<'_> {
     /// From what stops everything to what concerns this message alone.
     fn unsent(&self, why: &mut Why, facts: &Facts, state: &Channel, with_head: bool) -> Result<()> {
         let now = self.now;
-        if let Some(pause) = &state.pause {
-            why.reason = Reason::Paused;
-            why.fault = Fault::Operator;
-            why.since = Some(pause.at);
-            let by = pause.by.as_deref().unwrap_or("somebody");
-            let reason = pause.reason.as_deref().map(|it| format!(": {it}"));
-            why.detail = Some(format!("{by}{}", reason.unwrap_or_default()));
-            return Ok(());
-        }
-        if why.routed == Some(false) {
-            why.reason = Reason::Unrouted;
-            why.fault = Fault::Route;
-            why.since = Some(facts.created_at);
+        if stopped(why, facts, state) {
             return Ok(());
         }
         // A span that began with a clock in 1970 begins anew once the clock is right.
@@ -149,6 +150,7 @@ impl Asked<'_> {
         if honest && facts.expires_at.is_some_and(|at| at <= now) {
             why.reason = Reason::Expired;
             why.since = facts.expires_at;
+            why.fault = expiry_fault(why.since);
             return Ok(());
         }
         if let Some(head) = evidence::blocker(self.conn, facts)?
@@ -171,6 +173,10 @@ impl Asked<'_> {
             why.reason = Reason::Scheduled;
             why.since = Some(facts.created_at);
             why.until = facts.available_at;
+            if facts.available_at > Some(far_ahead(now)) {
+                why.reason = Reason::FarAhead;
+                why.fault = Fault::Message;
+            }
             return Ok(());
         }
         // No probe takes a message before the end of a wait of its own.
@@ -178,12 +184,18 @@ impl Asked<'_> {
         if state.state != ChannelState::Ok && !own && self.troubled(why, facts, state)? {
             return Ok(());
         }
+        if facts.next_attempt_at > far_ahead(now) {
+            why.reason = Reason::FarAhead;
+            why.until = Some(facts.next_attempt_at);
+            return Ok(());
+        }
         if facts.next_attempt_at > now {
             why.reason = Reason::BackOff;
-            why.fault = match facts.attempts {
-                0 => blame(facts.code.as_deref()),
-                _ => blame_charged(facts.code.as_deref()),
-            };
+            why.fault = blame(
+                facts.code.as_deref(),
+                facts.last_error.as_deref(),
+                facts.attempts > 0,
+            );
             why.cause.clone_from(&facts.code);
             why.since = facts.last_attempt_at;
             why.until = Some(facts.next_attempt_at);
@@ -228,7 +240,10 @@ impl Asked<'_> {
             ChannelState::Unauthorised => (Reason::Unauthorised, Fault::Route),
             ChannelState::Holding => (Reason::Holding, Fault::Receiver),
             ChannelState::Rejecting => (Reason::Rejecting, Fault::Receiver),
-            _ => (Reason::Offline, blame(code)),
+            _ => {
+                let fault = blame(code, state.reason.as_deref(), false);
+                (Reason::Offline, fault)
+            }
         };
         why.reason = reason;
         why.fault = fault;
@@ -259,28 +274,64 @@ impl Asked<'_> {
     }
 }
 
-/// Whose fault a failure of this kind is, if the message is charged for it: others of its channel
-/// were delivered, so an answer that asks for another request is about the message.
-fn blame_charged(code: Option<&str>) -> Fault {
-    match code {
-        None => Fault::Message,
-        // Too slow, too early, too many: as good as no answer.
-        Some("http_408" | "http_425" | "http_429") => Fault::Receiver,
-        Some(code) if code.starts_with("http_4") => Fault::Message,
-        code => blame(code),
+/// Whether a person or the lack of a route keeps the whole channel.
+fn stopped(why: &mut Why, facts: &Facts, state: &Channel) -> bool {
+    if let Some(pause) = &state.pause {
+        why.reason = Reason::Paused;
+        why.fault = Fault::Operator;
+        why.since = Some(pause.at);
+        let by = pause.by.as_deref().unwrap_or("somebody");
+        let reason = pause.reason.as_deref().map(|it| format!(": {it}"));
+        why.detail = Some(format!("{by}{}", reason.unwrap_or_default()));
+    } else if why.routed == Some(false) {
+        why.reason = Reason::Unrouted;
+        why.fault = Fault::Route;
+        why.since = Some(facts.created_at);
+    } else {
+        return false;
     }
+    why.until = None;
+    true
 }
 
-/// Whose fault a failure of this kind is, if the message is not charged for it.
-fn blame(code: Option<&str>) -> Fault {
+/// Whose fault a failure is. If the message is charged for it, others of its channel were
+/// delivered, so an answer that asks for another request is about the message.
+fn blame(code: Option<&str>, text: Option<&str>, charged: bool) -> Fault {
     match code {
+        None if charged => Fault::Message,
         None => Fault::Nobody,
         Some(
             "refused" | "dns" | "tls" | "timeout" | "proxy" | "unreachable" | "reset" | "portal"
             | "garbage",
         ) => Fault::Network,
-        Some("unauthorised" | "no_credentials" | "redirected" | "panic") => Fault::Route,
+        Some("reply_rule") if text.is_some_and(|it| it.split(": ").any(is_page)) => Fault::Network,
+        // Other answers hold the rule.
+        Some("reply_rule") if charged => Fault::Receiver,
+        Some("unauthorised" | "no_credentials" | "redirected" | "reply_rule" | "panic") => {
+            Fault::Route
+        }
         Some("lost" | "interrupted") => Fault::Nobody,
+        // Too slow, too early, too many: as good as no answer.
+        Some("http_408" | "http_425" | "http_429") => Fault::Receiver,
+        Some(code) if charged && code.starts_with("http_4") => Fault::Message,
         Some(_) => Fault::Receiver,
     }
+}
+
+/// Whose fault it is that this moment has passed.
+fn expiry_fault(at: Option<i64>) -> Fault {
+    match at.and_then(other_unit) {
+        Some(_) => Fault::Message,
+        None => Fault::Nobody,
+    }
+}
+
+/// Whether an answer that begins so is a web page, as something in between sends it.
+fn is_page(start: &str) -> bool {
+    let start = start.trim_start_matches('\u{feff}').trim_start();
+    ["<!doctype html", "<html"].iter().any(|it| {
+        start
+            .get(..it.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(it))
+    })
 }

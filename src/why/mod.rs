@@ -48,6 +48,9 @@ impl Outbox {
 pub enum Reason {
     /// Its moment has not come.
     Scheduled,
+    /// Its moment is more than ten years ahead, as one that was written in another unit than
+    /// milliseconds.
+    FarAhead,
     /// An earlier message of its ordering key has to go first.
     Behind {
         /// That message.
@@ -101,6 +104,7 @@ impl Reason {
     pub fn code(self) -> &'static str {
         match self {
             Self::Scheduled => "scheduled",
+            Self::FarAhead => "far_ahead",
             Self::Behind { .. } => "behind",
             Self::BackOff => "back_off",
             Self::Offline => "offline",
@@ -177,6 +181,9 @@ pub struct Why {
     pub channel_state: ChannelState,
     /// Whether its channel has a route; `None` when nobody was asked who knows the routes.
     pub routed: Option<bool>,
+    /// Whether it is claimed by somebody whose lease is over or impossible, so that the next drain
+    /// takes it back.
+    pub stale: bool,
     /// What it waits for.
     pub reason: Reason,
     /// Whose fault that is.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::dispatch::remedy;
 use crate::entry::Status;
-use crate::stats::{Age, ChannelState, Utc};
+use crate::stats::{Age, ChannelState, Lasting, Utc, other_unit};
 use crate::why::{Fault, Reason, Why};
 
 impl fmt::Display for Why {
@@ -12,7 +12,11 @@ impl fmt::Display for Why {
     /// for 20 min now (connection refused); the next probe is in 12 s. The fault lies with the network. Nothing is lost; it
     /// goes out by itself when the receiver answers.`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ago = |at: Option<i64>| at.map(|at| Age(self.now.saturating_sub(at)));
+        let lasting = |since| Lasting {
+            since,
+            now: self.now,
+        };
+        let ago = |at| Ago(lasting(at));
         let span = |at: Option<i64>| at.map(|at| Age(at.saturating_sub(self.now)));
         write!(
             f,
@@ -28,10 +32,18 @@ impl fmt::Display for Why {
             Reason::Expired => write!(f, "has passed its expiry and will not be sent")?,
             Reason::Cancelled => write!(f, "was cancelled")?,
             Reason::Scheduled => write!(f, "is scheduled")?,
+            Reason::FarAhead => write!(f, "waits for a moment that is too far ahead")?,
             Reason::Behind { id, status } => {
                 write!(f, "waits behind message {id}, which is {status}")?;
             }
             Reason::BackOff => write!(f, "failed and waits for its next attempt")?,
+            Reason::Offline if self.cause.as_deref() == Some("reply_rule") => match self.fault {
+                Fault::Network => write!(f, "waits: a web page answers in place of the receiver")?,
+                _ => write!(
+                    f,
+                    "waits: the answer does not hold the `reply` rule of its route"
+                )?,
+            },
             Reason::Offline => write!(f, "waits: the receiver cannot be reached or fails")?,
             Reason::Unauthorised => write!(f, "waits: the credentials are not accepted")?,
             Reason::NoCredentials => write!(f, "waits: its credentials cannot be had here")?,
@@ -55,26 +67,45 @@ impl fmt::Display for Why {
             }
             Reason::Due => write!(f, "is due")?,
         }
-        match (self.reason, ago(self.since), self.detail.as_deref()) {
-            (Reason::Scheduled | Reason::Behind { .. } | Reason::Claimed { .. }, ..) => {}
+        match (self.reason, self.since, self.detail.as_deref()) {
+            (
+                Reason::Scheduled
+                | Reason::FarAhead
+                | Reason::Behind { .. }
+                | Reason::Claimed { .. },
+                ..,
+            ) => {}
             // It has hardly come.
-            (Reason::Due, Some(Age(..1_000)), None) => {}
-            (Reason::Sent | Reason::Expired | Reason::Cancelled, Some(age), _) => {
-                write!(f, ", {age} ago")?;
-                if let Some(noticed) = ago(self.noticed) {
-                    write!(f, " (noticed {noticed} ago)")?;
+            (Reason::Due, Some(at), None) if self.now.saturating_sub(at) < 1_000 => {}
+            (Reason::Sent | Reason::Expired | Reason::Cancelled, Some(at), detail) => {
+                match self.odd_moment().and_then(other_unit) {
+                    Some(_) => write!(f, ", at {}", Utc(at))?,
+                    None => write!(f, ", {}", ago(at))?,
+                }
+                if let Some(noticed) = self.noticed {
+                    write!(f, " (noticed {})", ago(noticed))?;
+                }
+                if let (Fault::Network, Some(page)) = (self.fault, detail) {
+                    write!(f, ", but {page}")?;
                 }
             }
-            (Reason::Paused, Some(age), Some(by)) => write!(f, " {age} ago by {}", Plain(by))?,
-            (_, Some(age), Some(detail)) => write!(f, ", for {age} now ({})", Plain(detail))?,
-            (_, Some(age), None) => write!(f, ", for {age} now")?,
+            (Reason::Paused, Some(at), Some(by)) => write!(f, " {} by {}", ago(at), Plain(by))?,
+            (_, Some(at), detail) => {
+                write!(f, ", {}", lasting(at))?;
+                if lasting(at).is_known() {
+                    f.write_str(" now")?;
+                }
+                if let Some(detail) = detail {
+                    write!(f, " ({})", Plain(detail))?;
+                }
+            }
             (_, None, Some(detail)) => write!(f, " ({})", Plain(detail))?,
             (_, None, None) => {}
         }
         match (self.reason, span(self.until)) {
             (Reason::Behind { .. } | Reason::Claimed { stale: true, .. }, _) | (_, None) => {}
             (Reason::Claimed { .. }, Some(span)) => write!(f, "; its lease ends in {span}")?,
-            (Reason::Scheduled, Some(span)) => {
+            (Reason::Scheduled | Reason::FarAhead, Some(span)) => {
                 let moment = Utc(self.until.unwrap_or_default());
                 write!(f, ": its moment comes in {span}, at {moment}")?;
             }
@@ -112,7 +143,19 @@ impl fmt::Display for Why {
             Fault::Operator => "A person decided so. ",
             Fault::Nobody => "Nobody is at fault. ",
         })?;
+        if let Some(unit) = self.odd_moment().and_then(other_unit) {
+            write!(
+                f,
+                "That moment looks like {unit}: times are milliseconds since 1970 UTC. "
+            )?;
+        }
         f.write_str(self.advice())?;
+        if self.stale && !matches!(self.reason, Reason::Claimed { .. }) {
+            f.write_str(
+                " The process that was sending it has ended, it seems: then the next drain takes it \
+                 back and sends it again under the same message id.",
+            )?;
+        }
         if let Some(remedy) = self.remedy() {
             write!(f, " If it goes on: {remedy}.")?;
         }
@@ -136,9 +179,23 @@ impl Why {
         }
     }
 
+    /// The moment that is hardly what was meant.
+    fn odd_moment(&self) -> Option<i64> {
+        match self.reason {
+            Reason::FarAhead => self.until,
+            Reason::Expired => self.since,
+            _ => None,
+        }
+    }
+
     /// What to do next, in a sentence or two.
     pub fn advice(&self) -> &'static str {
         match self.reason {
+            Reason::Sent if self.fault == Fault::Network => {
+                "A captive portal or a proxy may have taken it: ask the receiver, and if it is not \
+                 there, enqueue it anew under another key. With a `reply` rule in its route such an \
+                 answer does not count."
+            }
             Reason::Sent => "Ask the receiver if it cannot be found there.",
             Reason::Dead if self.fault == Fault::Receiver => {
                 "Let the receiver be mended; then `resume` the channel and retry all its dead letters."
@@ -159,6 +216,13 @@ impl Why {
             },
             Reason::Expired => "Retry it to send it after all.",
             Reason::Cancelled => "Retry it if that was a mistake.",
+            Reason::FarAhead if self.fault == Fault::Message => {
+                "Give it the moment that was meant by an edit of its schedule, or cancel it."
+            }
+            Reason::FarAhead => {
+                "It has no schedule, so a clock was wrong, or the moment was written by hand: a drain \
+                 that begins makes it due."
+            }
             Reason::BackOff if self.fault == Fault::Message => {
                 "It is tried again by itself, and others of its channel were delivered meanwhile: \
                  look at the error; when it cannot be accepted as it is, cancel it and enqueue it \
@@ -167,7 +231,10 @@ impl Why {
             Reason::BackOff if self.cause.is_some() => {
                 "Nothing is lost; it is tried again by itself."
             }
-            Reason::Scheduled | Reason::BackOff => "Nothing needs to be done.",
+            Reason::Scheduled => {
+                "Nothing needs to be done; an edit of its schedule sends it sooner."
+            }
+            Reason::BackOff => "Nothing needs to be done.",
             Reason::Behind { .. } => "See to that message first.",
             Reason::Offline if self.fault == Fault::Route => {
                 "Nothing is lost; once that is mended it goes out at the next probe, or at once \
@@ -200,6 +267,19 @@ impl Why {
                  mend the receiver, or cancel it."
             }
             Reason::Due => "It goes out with the next drain, or when its turn comes.",
+        }
+    }
+}
+
+/// `14 min ago`
+struct Ago(Lasting);
+
+impl fmt::Display for Ago {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Lasting { since, now } = self.0;
+        match self.0.is_known() {
+            true => write!(f, "{} ago", Age(now.saturating_sub(since))),
+            false => f.write_str("at a time when the clock was wrong"),
         }
     }
 }

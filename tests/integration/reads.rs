@@ -134,6 +134,11 @@ fn a_channel_shows_its_trouble_and_a_pause_before_it() {
     assert_eq!(sales.reason_code.as_deref(), Some("refused"));
     assert_eq!(sales.reason.as_deref(), Some("connection refused"));
     assert_eq!(sales.clock_skew, Some(90_000));
+    let since = "sales offline since a time when the clock was wrong";
+    assert!(stats.to_string().contains(since), "{stats}");
+    conn.execute_batch("UPDATE outbox_channel SET since = 1800000000000")
+        .unwrap();
+    let stats = outbox.stats().unwrap();
     assert!(stats.to_string().contains("sales offline for"), "{stats}");
 
     conn.execute_batch(

@@ -1,5 +1,7 @@
 //! Why a message has not arrived: one answer for each cause, from the file alone.
 
+mod odd;
+
 use std::time::Duration;
 
 use sqlite_outbox::{

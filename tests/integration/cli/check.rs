@@ -353,6 +353,13 @@ fn settings_are_checked_with_their_secrets_and_channels() {
         with("[channel.default]\nurl = \"https://erp.example/\"\nbearer = { file = \"token\" }\n");
     assert_eq!((ran.code, codes(&ran)), (0, Vec::new()));
     assert!(!ran.out.contains("t0ken"));
+    // Which answers count is worth a word where every one does.
+    let lax = finding(&ran, "no_reply_rule");
+    let text = lax["text"].as_str().unwrap();
+    assert!(text.starts_with("default: any 2xx"), "{text}");
+    let ran =
+        with("[channel.default]\nurl = \"https://erp.example/\"\nreply = { require = \"/id\" }\n");
+    assert!(!ran.out.contains("no_reply_rule"), "{ran:?}");
 }
 
 #[test]

@@ -109,6 +109,23 @@ fn a_file_that_may_not_be_written_is_read_and_left_as_it_is() {
         }
         let ran = locked.run(&["check", "till.db", "--json"]);
         assert_eq!(ran.code, 0, "{ran:?}");
+        let report = ran.json();
+        assert_eq!(report["file"]["journal_mode"], mode.to_lowercase());
+        for (code, says) in [
+            (
+                "journal_mode",
+                if mode == "WAL" {
+                    "has a write-ahead log"
+                } else {
+                    "has no"
+                },
+            ),
+            ("not_writable", "this user may not write"),
+        ] {
+            let mut found = report["findings"].as_array().unwrap().iter();
+            let found = found.find(|it| it["code"] == code).unwrap();
+            assert!(found["text"].as_str().unwrap().contains(says), "{found}");
+        }
         assert_eq!(locked.image(), before);
         // What writes is refused in one line, and writes nothing.
         for args in [

@@ -37,6 +37,40 @@ fn it_takes_messages_and_prints_them_scrubbed() {
     assert!(row["answer"].as_str().unwrap().contains("DOC-1"), "{row}");
 }
 
+/// As the help of `drain` has it, and as a captive portal answers.
+#[test]
+fn it_holds_the_reply_rule_of_the_help_and_a_portal_does_not() {
+    for (mood, code) in [("ok", 0), ("captive", 3)] {
+        let desk = Desk::new();
+        desk.put("sales", "S-1", "text");
+        let (_sink, url) = sink(&desk, &["--mood", mood]);
+        desk.write(
+            "outbox.toml",
+            format!("[channel.sales]\nurl = \"{url}\"\nreply = {{ require = \"/id\" }}\n"),
+        );
+        let ran = desk.run(["drain", "till.db", "--config", "outbox.toml"]);
+        assert_eq!(ran.code, code, "{mood}: {ran:?}");
+        let why = desk.json(["why", "till.db", "S-1", "--json"]);
+        match mood {
+            "ok" => assert_eq!(
+                desk.json(["show", "till.db", "S-1", "--json"])["provider_id"],
+                "DOC-1"
+            ),
+            _ => {
+                assert_eq!(
+                    (&why["cause"], &why["fault"]),
+                    (&json!("reply_rule"), &json!("network"))
+                );
+                assert!(
+                    desk.run(["check", "till.db"])
+                        .out
+                        .contains("log in to the network")
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn credentials_are_not_printed() {
     let desk = Desk::new();

@@ -107,6 +107,52 @@ fn what_waits_for_a_person_is_not_nothing() {
 }
 
 #[test]
+fn a_message_that_a_web_page_answered_is_named_with_where_to_look() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let portal = Server::start(|_| respond(200, &[], "<!doctype html><title>Log in"));
+    desk.run(["drain", "till.db", "--url", &portal.url("/")]);
+    let why = desk.json(["why", "till.db", "S-1", "--json"]);
+    assert_eq!(
+        (&why["reason_code"], &why["fault"]),
+        (&json!("sent"), &json!("network"))
+    );
+    let show = why["commands"][0].as_str().unwrap();
+    assert!(
+        show.starts_with("outbox show ") && show.ends_with(" id:1"),
+        "{show}"
+    );
+}
+
+#[test]
+fn a_status_counts_no_days_from_1970() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    desk.sql()
+        .execute_batch(
+            "UPDATE outbox SET created_at = 5000;
+             INSERT INTO outbox_channel (channel, state, since, reason_code, reason)
+             VALUES ('sales', 'offline', 6000, 'refused', 'refused')
+             ON CONFLICT (channel) DO UPDATE SET state = 'offline', since = 6000",
+        )
+        .unwrap();
+    let text = desk.done(["status", "till.db"]);
+    assert!(
+        text.contains("the oldest from a time when the clock was wrong"),
+        "{text}"
+    );
+    assert!(
+        text.contains("sales: offline since a time when the clock was wrong"),
+        "{text}"
+    );
+    assert!(!text.contains("days"), "{text}");
+    assert_eq!(
+        desk.json(["status", "till.db", "--json"])["clock_wrong"],
+        false
+    );
+}
+
+#[test]
 fn a_schedule_is_told_in_one_span() {
     let desk = Desk::new();
     desk.done(["enqueue", "till.db", "--channel=a", "--delay=2h", "{}"]);
@@ -118,6 +164,13 @@ fn a_schedule_is_told_in_one_span() {
     let (sentence, command) = text.split_once('\n').unwrap();
     assert!(!sentence.contains(" now"), "{text}");
     assert!(command.contains("id:1 --available now"), "{text}");
+    // What sends it after all.
+    let why = desk.json(["why", "till.db", "1", "--json"]);
+    let edit = why["commands"][0].as_str().unwrap();
+    assert!(edit.contains(" id:1 --available now"), "{edit}");
+    desk.done(["edit", "till.db", "id:1", "--available", "now"]);
+    let why = desk.json(["why", "till.db", "1", "--json"]);
+    assert_eq!(why["reason_code"], "due");
 }
 
 #[test]

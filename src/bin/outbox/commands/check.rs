@@ -181,6 +181,20 @@ pub(super) fn settings(outbox: &Outbox, loaded: &Loaded) -> anyhow::Result<Vec<F
         let remedy = "put it where the settings say, readable for this user";
         found.push(Finding::new(Severity::Fault, "secret", text, remedy).channel(channel));
     }
+    let lax = loaded.dispatcher.without_reply_rule();
+    if !lax.is_empty() {
+        let text = format!(
+            "{}: any 2xx counts as delivered, also the page of a captive portal",
+            lax.join(", ")
+        );
+        let remedy = "where the receiver answers in JSON, say what a real answer has, for example \
+                      reply = { require = \"/id\" }";
+        let finding = Finding::new(Severity::Note, "no_reply_rule", text, remedy);
+        found.push(match &*lax {
+            [channel] => finding.channel(*channel),
+            _ => finding,
+        });
+    }
     for channel in outbox.stats()?.channels {
         let unsent = channel.counts.unsent();
         let name = channel.channel;

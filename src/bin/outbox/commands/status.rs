@@ -4,11 +4,11 @@ use std::path::Path;
 
 use clap::Args;
 use serde::Serialize;
-use sqlite_outbox::{ChannelState, ChannelStats, Counts, Stats};
+use sqlite_outbox::{ChannelState, ChannelStats, Counts, FIRST_HONEST, Stats};
 
 use super::curl::quoted;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Column, Out, Table, Tone, age, ago, brief, count, unless_closed};
+use crate::output::{Column, Out, Table, Tone, age, ago, brief, count, exact, unless_closed};
 
 /// Show what is waiting, for how long, and why
 #[derive(Debug, Args)]
@@ -31,6 +31,8 @@ pub(crate) struct Arguments {
 pub(super) struct Status<'a> {
     total: Numbers,
     conflicts: u64,
+    /// This machine's clock cannot be right.
+    clock_wrong: bool,
     channels: Vec<Channel<'a>>,
 }
 
@@ -110,12 +112,16 @@ pub(super) fn as_json(stats: &Stats) -> Status<'_> {
     Status {
         total: Numbers::new(&stats.total, stats.now),
         conflicts: stats.conflicts,
+        clock_wrong: stats.now < FIRST_HONEST,
         channels: stats.channels.iter().map(channel).collect(),
     }
 }
 
 pub(super) fn print(stats: &Stats, path: &Path, out: &mut Out) -> anyhow::Result<()> {
     out.paragraph("", Tone::Plain, &waiting(stats))?;
+    if let Some(text) = wrong_clock(stats.now) {
+        out.paragraph("", Tone::Bad, &text)?;
+    }
     if let Some(text) = for_a_person(stats) {
         out.paragraph("", Tone::Bad, &text)?;
     }
@@ -169,10 +175,34 @@ pub(super) fn waiting(stats: &Stats) -> String {
         0 => "nothing waiting".into(),
         unsent => count(unsent, "message waiting", "messages waiting"),
     };
-    if let Some(span) = stats.total.oldest_unsent_ms(stats.now) {
-        text.push_str(&format!(", oldest {}", age(span)));
+    match (
+        stats.total.oldest_unsent_at,
+        stats.total.oldest_unsent_ms(stats.now),
+    ) {
+        (Some(at), _) if stamped_wrong(at, stats.now) => {
+            text.push_str(", the oldest from a time when the clock was wrong");
+        }
+        (_, Some(span)) => text.push_str(&format!(", oldest {}", age(span))),
+        (_, None) => {}
     }
     text
+}
+
+/// Whether a moment was stamped by a clock that was wrong, and is looked at by a better one.
+fn stamped_wrong(at: i64, now: i64) -> bool {
+    at < FIRST_HONEST && now >= FIRST_HONEST
+}
+
+/// What to do about a clock that cannot be right.
+fn wrong_clock(now: i64) -> Option<String> {
+    let text = || {
+        let moment = exact(now);
+        format!(
+            "this machine's clock stands at {moment}: set it; until then nothing expires and no \
+             schedule is kept"
+        )
+    };
+    (now < FIRST_HONEST).then(text)
 }
 
 /// `4 dead letters and 1 conflict need a person`
@@ -206,7 +236,10 @@ fn table(stats: &Stats) -> Table {
     ]);
     for channel in &stats.channels {
         let counts = &channel.counts;
-        let oldest = counts.oldest_unsent_ms(stats.now).map(age);
+        let oldest = match counts.oldest_unsent_at {
+            Some(at) if stamped_wrong(at, stats.now) => Some("unknown".into()),
+            _ => counts.oldest_unsent_ms(stats.now).map(age),
+        };
         let grave = match counts.dead {
             0 => Tone::Plain,
             _ => Tone::Bad,
@@ -237,7 +270,10 @@ pub(super) fn tone(state: ChannelState) -> Tone {
 /// `for 20 min, next probe in 12 s`, `by anna@till-7 for 3 h`
 pub(super) fn span(channel: &ChannelStats, now: i64) -> String {
     let by = channel.paused_by.as_ref().map(|by| format!("by {by}"));
-    let since = |at| format!("for {}", age(now.saturating_sub(at)));
+    let since = |at| match stamped_wrong(at, now) {
+        true => "since a time when the clock was wrong".into(),
+        false => format!("for {}", age(now.saturating_sub(at))),
+    };
     let parts = [by, channel.since.map(since)];
     let mut text = parts.into_iter().flatten().collect::<Vec<_>>().join(" ");
     if let Some(until) = channel.until.filter(|it| *it > now) {
@@ -248,4 +284,19 @@ pub(super) fn span(channel: &ChannelStats, now: i64) -> String {
         text.push_str(&format!(", {what} {}", ago(until, now)));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_stands_in_1970_is_told_of() {
+        let text = wrong_clock(65_000).unwrap();
+        assert!(
+            text.contains("stands at 1970-01-01T00:01:05.000Z: set it"),
+            "{text}"
+        );
+        assert_eq!(wrong_clock(FIRST_HONEST), None);
+    }
 }

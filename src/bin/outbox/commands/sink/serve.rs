@@ -196,7 +196,9 @@ impl Sink {
             return None;
         }
         let status = if booked.repeated { 200 } else { 201 };
-        let body = format!(r#"{{"status":"ok","data":{{"name":"DOC-{document}"}}}}"#);
+        let body = format!(
+            r#"{{"id":"DOC-{document}","status":"ok","data":{{"name":"DOC-{document}"}}}}"#
+        );
         Some(Answer::json(status, body))
     }
 }

@@ -54,6 +54,14 @@ impl<'a> Place<'a> {
                 let rest = format!("{message} --available now");
                 vec![self.command("edit", &rest) + "   # where it should not wait"]
             }
+            Reason::Offline if why.fault == Fault::Route => vec![
+                self.command("check", &self.config()),
+                self.command("resume", &channel),
+            ],
+            Reason::FarAhead => {
+                vec![self.command("edit", &format!("{message} --available now"))]
+            }
+            Reason::Sent if why.fault == Fault::Network => vec![self.command("show", &message)],
             Reason::NoDrain => vec![self.command("run", &self.config())],
             Reason::Unrouted => vec![self.command("check", &self.config())],
             Reason::NoOther => {

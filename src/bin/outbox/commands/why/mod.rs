@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use sqlite_outbox::{DeadReason, Fault, Outbox, Reason, Why, WhyGroup};
+use sqlite_outbox::{DeadReason, Fault, Outbox, Reason, Status, Why, WhyGroup};
 
 use advice::Place;
 
@@ -89,10 +89,7 @@ impl<'a> One<'a> {
             failure: why.code.as_deref(),
             cause: why.cause.as_deref(),
             routed: why.routed,
-            lease_stale: match why.reason {
-                Reason::Claimed { stale, .. } => Some(stale),
-                _ => None,
-            },
+            lease_stale: (why.status == Status::Sending).then_some(why.stale),
             clock_behind_ms: why.clock_behind,
             behind: why
                 .behind

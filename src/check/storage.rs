@@ -1,0 +1,97 @@
+//! The file as it lies on its disk: journal, log, unused space, and the SQLite that reads it.
+
+use crate::condition::{FileInfo, Finding, Severity};
+
+use Severity::{Note, Warning};
+
+/// A write-ahead log that was not cleaned for long.
+const LARGE_LOG: u64 = 64 * 1024 * 1024;
+
+/// Unused space that is worth a word.
+const MUCH_FREE: u64 = 10 * 1024 * 1024;
+
+/// The versions of SQLite that may lose the write-ahead log's last commits when it is reset by one
+/// connection while another writes.
+const WAL_RESET: std::ops::RangeInclusive<i32> = 3_007_000..=3_051_002;
+
+pub(super) fn findings(info: &FileInfo, sqlite: i32) -> Vec<Finding> {
+    let wal = info.journal_mode == "wal";
+    let mut found = vec![match wal {
+        true => Finding::new(
+            Note,
+            "journal_mode",
+            "the file has a write-ahead log; connections of the outbox commit with synchronous=FULL or \
+             more, which a power cut does not undo",
+            "see that the application sets synchronous=FULL too: with NORMAL a power cut takes back \
+             its last commits, the sale and its message together",
+        ),
+        false => Finding::new(
+            Note,
+            "journal_mode",
+            format!(
+                "the file has no write-ahead log (journal_mode={}): readers and writers wait for each other",
+                info.journal_mode
+            ),
+            "on a local disk, `PRAGMA journal_mode = WAL` makes both quicker; it is the \
+             application's decision. Without it, see that the application sets synchronous=EXTRA: \
+             with FULL a power cut may take back its last commit, the sale and its message together",
+        ),
+    }];
+    if wal && WAL_RESET.contains(&sqlite) {
+        found.push(Finding::new(
+            Warning,
+            "sqlite_version",
+            format!(
+                "this program uses SQLite {}, which in rare cases loses commits when two connections \
+                 use a write-ahead log",
+                info.sqlite
+            ),
+            "use SQLite 3.51.3 or newer in every program that opens the file",
+        ));
+    }
+    if info.wal_bytes > LARGE_LOG {
+        let megabytes = info.wal_bytes / 1_000_000;
+        found.push(Finding::new(
+            Warning,
+            "large_wal",
+            format!("the write-ahead log has {megabytes} MB"),
+            "a connection that keeps a read transaction open pins it: a query never read to its end or \
+             not closed, a BEGIN without COMMIT, a report or backup under way. `lsof` or `fuser` on \
+             the file's -shm names the programs that have it open; let that one end its transaction, and \
+             `PRAGMA wal_checkpoint(TRUNCATE)` then empties the log",
+        ));
+    }
+    let free = info.free_bytes();
+    if free > MUCH_FREE && free > info.pages.saturating_mul(info.page_size) / 4 {
+        let megabytes = free / 1_000_000;
+        let finding = Finding::new(
+            Note,
+            "free_pages",
+            format!("{megabytes} MB of the file are unused"),
+            "they are used again; compact gives them to the disk",
+        );
+        found.push(finding.command(["compact"]));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sqlite_that_may_lose_commits_of_a_log_is_named() {
+        let told = |mode: &str, sqlite| {
+            let info = FileInfo {
+                journal_mode: mode.into(),
+                ..FileInfo::default()
+            };
+            let found = findings(&info, sqlite);
+            found.iter().any(|it| it.code == "sqlite_version")
+        };
+        assert!(told("wal", 3_040_001) && told("wal", 3_051_002));
+        assert!(!told("wal", 3_051_003) && !told("delete", 3_040_001));
+        #[cfg(feature = "bundled")]
+        assert!(!told("wal", rusqlite::version_number()), "what we ship");
+    }
+}
