@@ -41,12 +41,21 @@ fn erp(delivery: &Delivery) -> anyhow::Result<Outcome> {
     Ok(Outcome::Delivered(Receipt::with_id(number)))
 }
 
+fn sent(till: &Till) -> i64 {
+    let sent = "SELECT count(*) FROM outbox WHERE status = 'sent'";
+    one(&till.sql(), sent).parse().unwrap()
+}
+
 #[test]
 fn a_sale_has_its_invoice_exactly_when_its_message_is_sent_whenever_the_power_goes() {
     let till = Till::with("CREATE TABLE sale (id TEXT PRIMARY KEY, invoice TEXT)");
     let mut dice = Rng(7);
     let rounds = if long() { 200 } else { 10 };
-    for round in 0..rounds {
+    // On a busy machine a process may be killed before it has sent much: then there are more.
+    for round in 0..10 * rounds {
+        if round >= rounds && sent(&till) > 10 * rounds {
+            break;
+        }
         let mut process = child("settled::child_sells_and_drains", &till.path);
         let mut process = Process(process.spawn().unwrap());
         let lines = std::io::BufReader::new(process.0.stdout.take().unwrap()).lines();
@@ -58,9 +67,8 @@ fn a_sale_has_its_invoice_exactly_when_its_message_is_sent_whenever_the_power_go
         let disagree = column(&conn, DISAGREE);
         assert!(disagree.is_empty(), "round {round}: {disagree:?}");
     }
-    let sent = "SELECT count(*) FROM outbox WHERE status = 'sent'";
-    let sent: i64 = one(&till.sql(), sent).parse().unwrap();
-    assert!(sent > 10 * rounds, "only {sent} sent in {rounds} rounds");
+    let sent = sent(&till);
+    assert!(sent > 10 * rounds, "only {sent} sent");
     let outbox = open(&till.path);
     outbox.draining(&erp).settings(settings()).run().unwrap();
     let conn = till.sql();
