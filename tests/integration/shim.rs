@@ -63,13 +63,12 @@ fn the_call_that_is_to_fail_fails_and_no_other() {
     let (vfs, till) = (Vfs::register(), Till::new());
     let conn = sql(&vfs, &till);
     conn.execute_batch("CREATE TABLE t (n)").unwrap();
-    let troubles = [
-        (Call::Write, Trouble::Full, ErrorCode::DiskFull),
-        (Call::Sync, Trouble::Io, ErrorCode::SystemIoFailure),
-        (Call::Lock, Trouble::Busy, ErrorCode::DatabaseBusy),
+    let troubles: [(&[Call], Trouble, ErrorCode); 3] = [
+        (&[Call::Write], Trouble::Full, ErrorCode::DiskFull),
+        (&[Call::Sync], Trouble::Io, ErrorCode::SystemIoFailure),
+        (&[Call::Lock], Trouble::Busy, ErrorCode::DatabaseBusy),
     ];
-    for (call, trouble, expected) in troubles {
-        let calls: &'static [Call] = Box::leak(Box::new([call]));
+    for (calls, trouble, expected) in troubles {
         vfs.fail(Fault {
             calls,
             first: 1,
