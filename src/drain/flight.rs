@@ -223,11 +223,15 @@ impl Flight {
         }
     }
 
-    /// Forgets a run whose claim has passed on; its worker sends nothing more of it.
-    pub(crate) fn lose(&mut self, run: u64) {
-        if let Some(flown) = self.runs.remove(&run) {
-            flown.lease.void();
-        }
+    /// Forgets a run whose claim has passed on; its worker sends nothing more of it. Returns what
+    /// stood behind it, to be given back: else a call that hangs would hold the rest of its lane.
+    pub(crate) fn lose(&mut self, run: u64) -> Vec<Report> {
+        let Some(flown) = self.runs.remove(&run) else {
+            return Vec::new();
+        };
+        flown.lease.void();
+        let next = flown.lane.and_then(|lane| lane.chain.end(false));
+        next.map_or_else(Vec::new, ClaimedRun::give_back)
     }
 
     /// Everything not recorded yet, as given back.

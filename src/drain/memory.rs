@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::circuit::Channel;
-use crate::drain::flight::{ClaimedRun, Flight};
+use crate::drain::flight::{ClaimedRun, Flight, Report};
 use crate::observer::Event;
 use crate::retry::GIVE_BACK_MAX;
 use crate::settings::{EXTRA, Settings};
@@ -290,7 +290,8 @@ impl Memory {
         }
     }
 
-    pub(crate) fn apply(&mut self, changes: Changes, runs: &[ClaimedRun]) {
+    /// Returns what is given back now, because what it stood behind is lost.
+    pub(crate) fn apply(&mut self, changes: Changes, runs: &[ClaimedRun]) -> Vec<Report> {
         for (run, id) in changes.landed {
             self.flight.land(run, id);
             self.hookless.remove(&id);
@@ -300,9 +301,8 @@ impl Memory {
                 flown.lease.extend(wall, monotonic);
             }
         }
-        for run in changes.lost {
-            self.flight.lose(run);
-        }
+        let lost = changes.lost.into_iter();
+        let given_back = lost.flat_map(|run| self.flight.lose(run)).collect();
         for (run, (probe, limit)) in runs.iter().zip(changes.launched) {
             self.flight.launch(run, probe, limit);
             self.next_run = self.next_run.max(run.number + 1);
@@ -332,5 +332,6 @@ impl Memory {
         if let Some(cursor) = changes.cursor {
             self.cursor = cursor;
         }
+        given_back
     }
 }

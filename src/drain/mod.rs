@@ -296,7 +296,9 @@ impl Drainer {
         match look {
             Some(look) if effects.is_empty() => {
                 let whole = effects.whole;
-                self.memory.apply(effects.changes, &[]);
+                for report in self.memory.apply(effects.changes, &[]) {
+                    self.take_in(report);
+                }
                 if !whole {
                     // Among so many channels, what is due is further on.
                     return Ok(self.pause(at, None));

@@ -125,7 +125,9 @@ impl Drainer {
         }
         self.memory
             .spend(&effects.runs, &self.settings, at.monotonic);
-        self.memory.apply(effects.changes, &effects.runs);
+        for report in self.memory.apply(effects.changes, &effects.runs) {
+            self.take_in(report);
+        }
         Cycle {
             runs: effects.runs,
             events: effects.events,

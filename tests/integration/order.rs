@@ -197,3 +197,29 @@ fn who_wants_one_message_at_a_time_has_none_claimed_ahead() {
     drain.until_idle(&up).unwrap();
     assert_eq!(desk.states(), ["sent"; 3]);
 }
+
+#[test]
+fn a_call_that_hangs_does_not_hold_what_was_claimed_behind_it() {
+    let desk = Desk::new();
+    desk.lane("customer", 40);
+    let mut hung = desk.drain();
+    hung.cycle(&up).unwrap();
+    deliver(&mut hung, 12);
+    hung.cycle(&up).unwrap();
+    assert_eq!(desk.states()[31], "sending", "claimed behind the first run");
+    let call = hung.begin().unwrap();
+    let end = desk.clock.now() + HOUR;
+    while desk.clock.now() < end {
+        hung.cycle(&up).unwrap();
+        desk.pass(1_000);
+    }
+    let (arrived, _) = arrivals(&desk, &mut [desk.drain()]);
+    assert_eq!(
+        arrived,
+        numbers(13..=40),
+        "by another process, while the call still hangs"
+    );
+    hung.end(call, Ok(Outcome::delivered()));
+    hung.until_idle(&up).unwrap();
+    assert_eq!(desk.states(), vec!["sent"; 40]);
+}
