@@ -37,18 +37,18 @@ SELECT ((SELECT min(id) FROM outbox) - 1) >> 10, ((SELECT max(id) FROM outbox) -
 /// a small table SQLite would read from the first block to the end.
 pub(crate) const COUNT: &str = "
 SELECT count(*), coalesce(sum(status IN ('pending', 'waiting', 'sending')), 0) FROM (
-  SELECT id, status FROM outbox WHERE id > ?1 << 10
+  SELECT id, status FROM outbox NOT INDEXED WHERE id > ?1 << 10
    ORDER BY id LIMIT min(?3, (?2 - ?1) << 10))
  WHERE id <= ?2 << 10";
 
 /// The first message from a block on.
-const FIRST: &str = "SELECT (min(id) - 1) >> 10 FROM outbox WHERE id > ?1 << 10";
+const FIRST: &str = "SELECT (min(id) - 1) >> 10 FROM outbox NOT INDEXED WHERE id > ?1 << 10";
 
 /// One statement, so that it takes the write lock before it counts.
 pub(crate) const FILL: &str = "
 INSERT OR REPLACE INTO outbox_census (block, unsent)
 SELECT ?1, count(*) FROM (
-  SELECT id, status FROM outbox WHERE id > ?1 << 10 ORDER BY id LIMIT 1024)
+  SELECT id, status FROM outbox NOT INDEXED WHERE id > ?1 << 10 ORDER BY id LIMIT 1024)
  WHERE id <= (?1 + 1) << 10 AND status IN ('pending', 'waiting', 'sending')";
 
 /// What a person does about a wrong one.
@@ -56,7 +56,7 @@ pub(crate) const FORGET: &str = "DELETE FROM outbox_census";
 
 const WRONG: &str = "
 SELECT c.unsent <> (SELECT count(*) FROM (
-         SELECT id, status FROM outbox WHERE id > ?1 << 10 ORDER BY id LIMIT 1024)
+         SELECT id, status FROM outbox NOT INDEXED WHERE id > ?1 << 10 ORDER BY id LIMIT 1024)
         WHERE id <= (?1 + 1) << 10 AND status IN ('pending', 'waiting', 'sending'))
   FROM outbox_census AS c WHERE c.block = ?1";
 

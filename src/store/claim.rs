@@ -70,7 +70,7 @@ pub(crate) fn take_sql(size: usize) -> String {
     let ids = vec!["?"; size].join(", ");
     format!(
         "
-UPDATE outbox SET status = 'sending', claims = claims + 1, next_attempt_at = ?1, settled_at = NULL
+UPDATE outbox NOT INDEXED SET status = 'sending', claims = claims + 1, next_attempt_at = ?1, settled_at = NULL
  WHERE id BETWEEN ?2 AND ?3 AND id IN ({ids}) AND (status = 'pending' OR status = 'waiting')"
     )
 }

@@ -26,7 +26,7 @@ pub(crate) fn sent_sql(size: usize) -> String {
     let ids: Vec<String> = (0..size).map(|row| format!("?{}", first(row))).collect();
     format!(
         "
-UPDATE outbox SET status = 'sent', settled_at = ?1, last_attempt_at = ?1, last_error = NULL,
+UPDATE outbox NOT INDEXED SET status = 'sent', settled_at = ?1, last_attempt_at = ?1, last_error = NULL,
        provider_id = coalesce(provider_id, CASE id{} END), answer = coalesce(answer, CASE id{} END)
  WHERE id BETWEEN ?2 AND ?3 AND id IN ({}) AND claims = CASE id{} END
    AND status = 'sending' AND settled_at IS NULL",

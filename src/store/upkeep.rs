@@ -38,7 +38,8 @@ const BRING_FORWARD: &str = "
 UPDATE outbox SET next_attempt_at = ?2 WHERE id = ?1 AND status = 'pending'";
 
 /// The newest moment this file knows of: by rowid, and by index `outbox_settled`, loosely.
-pub(crate) const NEWEST_ENQUEUE: &str = "SELECT created_at FROM outbox ORDER BY id DESC LIMIT 1";
+pub(crate) const NEWEST_ENQUEUE: &str =
+    "SELECT created_at FROM outbox NOT INDEXED ORDER BY id DESC LIMIT 1";
 
 /// Lanes by name, loosely. Index `outbox_lane`.
 pub(crate) const NEXT_LANE: &str = "
