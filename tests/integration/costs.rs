@@ -265,7 +265,7 @@ const BOUNDED: &[&str] = &[
     // Names of channels, a step each.
     "WITH RECURSIVE used (channel)",
     // One row from the end.
-    "FROM outbox ORDER BY id DESC LIMIT 1",
+    "FROM outbox NOT INDEXED ORDER BY id DESC LIMIT 1",
     // What people did, pruned to some 100,000 rows, once an hour.
     "FROM outbox_audit",
 ];
