@@ -203,7 +203,7 @@ fn nothing_is_held_while_a_pager_waits() {
     conn.execute_batch(
         "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1000)
          INSERT INTO outbox (channel, dedupe_key, payload, status, last_error)
-         SELECT 'channel-' || n, 'K-' || n, hex(zeroblob(100)), 'dead', hex(zeroblob(200)) FROM n;
+         SELECT 'channel-' || n, 'K-' || n || hex(zeroblob(40)), hex(zeroblob(100)), 'dead', hex(zeroblob(200)) FROM n;
          INSERT INTO outbox_channel (channel, state, since, reason)
          SELECT channel, 'offline', 1, last_error FROM outbox;
          INSERT INTO outbox (channel, dedupe_key, payload)
