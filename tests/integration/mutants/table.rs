@@ -156,14 +156,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
     },
     Mutant {
-        name: "a stale run is taken back row by row",
-        changes: &[change(
-            TRANSACT,
-            "key.map(|key| (channel, key, stale.lease))",
-            "key.map(|key| (channel, key, stale.lease)).filter(|_| false)",
-        )],
-    },
-    Mutant {
         name: "a worker does not look at its lease",
         changes: &[change(
             FLIGHT,
@@ -196,11 +188,19 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
     },
     Mutant {
-        name: "the next run of a lane goes whatever became of the last",
+        name: "the next run of a lane does not wait for the last",
         changes: &[change(
             "src/drain/chain.rs",
-            "true => Link::Delivered,\n            false => Link::Broken,",
-            "true => Link::Delivered,\n            false => Link::Delivered,",
+            "                *link = Link::Next(Box::new(run));\n                Follow::Waits",
+            "                Follow::Goes(run)",
+        )],
+    },
+    Mutant {
+        name: "the next run of a lane is claimed past one that came back",
+        changes: &[change(
+            "src/store/claim.rs",
+            "SELECT NOT EXISTS (SELECT 1 FROM outbox\n                    WHERE channel = ?1 AND ordering_key = ?2 AND status = 'waiting' AND id < ?3)",
+            "SELECT NOT EXISTS (SELECT 1 FROM outbox\n                    WHERE channel = ?1 AND ordering_key = ?2 AND status = 'waiting' AND id < ?3 AND 0)",
         )],
     },
     Mutant {

@@ -25,7 +25,8 @@ impl Life {
                 "retries the dead"
             }
             6..9 => {
-                if let Some(id) = taken_out(&self.till.sql) {
+                let beside = ["dead", "sending", "sending"][(what - 6) as usize];
+                if let Some(id) = taken_out(&self.till.sql, beside) {
                     refused(anna.retry(id));
                 }
                 "retries what was taken out"
@@ -59,14 +60,15 @@ impl Life {
     }
 }
 
-/// A message that was cancelled or has expired; if there is one, before a dead letter of its lane.
-fn taken_out(conn: &Connection) -> Option<i64> {
+/// A message that was cancelled or has expired; if there is one, of a lane that is being sent (or has
+/// a dead letter).
+fn taken_out(conn: &Connection, beside: &str) -> Option<i64> {
     let sql = "
         SELECT id FROM outbox AS o WHERE status IN ('cancelled', 'expired')
          ORDER BY NOT EXISTS (SELECT 1 FROM outbox AS d
                                WHERE d.channel = o.channel AND d.ordering_key = o.ordering_key
-                                 AND d.status = 'dead' AND d.id > o.id), id LIMIT 1";
+                                 AND d.status = ?1 AND d.id > o.id), id LIMIT 1";
     let mut statement = conn.prepare_cached(sql).unwrap();
-    let mut ids = statement.query_map([], |row| row.get(0)).unwrap();
+    let mut ids = statement.query_map([beside], |row| row.get(0)).unwrap();
     ids.next().map(Result::unwrap)
 }
