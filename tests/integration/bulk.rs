@@ -35,10 +35,12 @@ fn one_by_one(outbox: &Outbox, messages: &[Message]) -> Answers {
 fn stored(conn: &Connection) -> Vec<String> {
     column(
         conn,
-        "SELECT concat_ws('|', id, channel, status, next_attempt_at, length(message_id),
-                iif(length(dedupe_key) = 32, 'random', dedupe_key), coalesce(ordering_key, '-'),
-                coalesce(event_type, '-'), coalesce(headers, '-'), coalesce(available_at, '-'),
-                coalesce(expires_at, '-'), created_at, typeof(payload), payload)
+        "SELECT id || '|' || channel || '|' || status || '|' || next_attempt_at || '|'
+                || length(message_id) || '|' || iif(length(dedupe_key) = 32, 'random', dedupe_key)
+                || '|' || coalesce(ordering_key, '-') || '|' || coalesce(event_type, '-')
+                || '|' || coalesce(headers, '-') || '|' || coalesce(available_at, '-')
+                || '|' || coalesce(expires_at, '-') || '|' || created_at
+                || '|' || typeof(payload) || '|' || payload
            FROM outbox ORDER BY id",
     )
 }
