@@ -146,7 +146,7 @@ impl<'a> Checker<'a> {
         // One for a channel that has nothing under way, and its probe.
         let extra = 2 * CHANNELS.len();
         let capacity = self.rules.workers * self.rules.prefetch + extra;
-        let held = self.claimed_by(life, self.history[self.at].at.now());
+        let held = self.claimed_by(life);
         self.demand(held <= capacity, P6, || {
             format!("life {life} holds {held}, may hold {capacity}")
         })?;

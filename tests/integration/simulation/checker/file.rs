@@ -8,7 +8,7 @@ use crate::simulation::history::{Change, Row, Status, Who};
 
 /// A lease, and the furthest any lease may reach.
 const LEASE: i64 = 30_000;
-const HORIZON: i64 = 1_200_000;
+pub(super) const HORIZON: i64 = 1_200_000;
 /// No honest clock reads less: 2026-01-01.
 const HONEST: i64 = 1_767_225_600_000;
 /// A stale claim must be seen twice, so far apart, before it is taken back.

@@ -183,18 +183,10 @@ impl<'a> Checker<'a> {
             }
             (What::Stopped, Who::Life(life)) => {
                 self.figures.count("stops", 1);
+                let kept = self.claimed_by(life);
                 self.end_life(life);
-                let held =
-                    |it: &&Message| it.holder == Some(life) && it.row.status == Status::Sending;
-                // But for claims that were lost to a call which ran on for too long.
-                let now = event.at.now();
-                let left = self
-                    .messages
-                    .values()
-                    .filter(held)
-                    .find(|it| it.row.due > now);
-                self.demand(left.is_none(), P1, || {
-                    format!("life {life} stopped and kept {:?}", left.map(|it| &it.row))
+                self.demand(kept == 0, P1, || {
+                    format!("life {life} stopped and kept {kept} claims")
                 })
             }
             (What::Abandoned, Who::Life(life)) => {
@@ -213,9 +205,12 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// How much a life has claimed, but for what it lost to a call that ran on for too long.
-    fn claimed_by(&self, life: usize, now: i64) -> usize {
-        let alive = |id: &&i64| self.messages[*id].row.due > now;
+    /// How much a life has claimed, but for what it lost to a call that ran on for too long, or when
+    /// the clock went far back.
+    fn claimed_by(&self, life: usize) -> usize {
+        let now = self.history[self.at].at.now();
+        let lease = |id: &i64| self.messages[id].row.due;
+        let alive = |id: &&i64| (now + 1..=now + file::HORIZON).contains(&lease(id));
         let held = self.held.get(&life);
         held.map_or(0, |ids| ids.iter().filter(alive).count())
     }
