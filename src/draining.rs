@@ -26,7 +26,7 @@ pub struct Draining<'a> {
     now: bool,
 }
 
-/// Cancels a drain from another thread; clones mean the same drain.
+/// Breaks off a drain, a backup or a compact from another thread; clones are the same switch.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
@@ -44,6 +44,17 @@ impl Cancel {
 
     fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn switch(&self) -> &Arc<AtomicBool> {
+        &self.0
+    }
+}
+
+/// A switch that something else throws, such as a handler of signals.
+impl From<Arc<AtomicBool>> for Cancel {
+    fn from(switch: Arc<AtomicBool>) -> Self {
+        Self(switch)
     }
 }
 

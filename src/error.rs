@@ -120,6 +120,8 @@ pub enum Error {
     Busy(rusqlite::Error),
     /// The disk is full.
     DiskFull(rusqlite::Error),
+    /// It was broken off by its [`Cancel`](crate::Cancel), and nothing of it is left.
+    Cancelled,
     /// This process was forked off after the outbox was opened: it must open its own.
     Forked,
     /// No connection could be had from the pool.
@@ -244,6 +246,7 @@ impl fmt::Display for Error {
                  transaction open; try again, and if it stays so, end that transaction",
             ),
             Self::DiskFull(_) => f.write_str("the disk is full"),
+            Self::Cancelled => f.write_str("it was broken off, and nothing of it is left"),
             Self::Forked => f.write_str("this process was forked after the outbox was opened; open it again here"),
             Self::Pool(why) => write!(f, "no connection could be had: {why}"),
             Self::Stopped(why) => write!(f, "the pump has stopped: {why}"),

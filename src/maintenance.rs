@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::condition::{Compacted, FileInfo};
+use crate::draining::Cancel;
 use crate::error::Result;
 use crate::outbox::Outbox;
 use crate::store::file;
@@ -28,10 +29,20 @@ impl Outbox {
     ///
     /// [`Error::Exists`](crate::Error::Exists) when there is something at `to`: nothing is ever
     /// overwritten. On any error nothing is left there.
+    ///
+    /// The copy is written beside its place, as `to.XXXXXXXX.partial`, and gets its name at the end. What
+    /// a process that was killed has left of one is removed by the next backup to the same place.
     #[cfg(feature = "backup")]
     pub fn backup(&self, to: impl AsRef<Path>) -> Result<FileInfo> {
+        self.backup_unless(to, &Cancel::new())
+    }
+
+    /// As [`backup`](Self::backup), broken off when the switch is thrown: it ends within moments with
+    /// [`Error::Cancelled`](crate::Error::Cancelled), and nothing is left of it.
+    #[cfg(feature = "backup")]
+    pub fn backup_unless(&self, to: impl AsRef<Path>, cancel: &Cancel) -> Result<FileInfo> {
         let source = self.shared().opener().open()?;
-        file::backup(&source, self.path(), to.as_ref())
+        file::backup(&source, self.path(), to.as_ref(), cancel.switch())
     }
 
     /// Rewrites the whole file without its free pages (`VACUUM`).
@@ -39,11 +50,19 @@ impl Outbox {
     /// It holds the write lock for its whole time, about a second per 100 MB, and needs up to twice
     /// the file's size of free disk. Tables of the application without an `INTEGER PRIMARY KEY`
     /// may get other rowids. It fails with [`Error::Busy`](crate::Error::Busy) when the lock
-    /// cannot be had within 5 s; nothing has changed then.
+    /// cannot be had within 5 s; nothing has changed then, nor when the process is killed or the
+    /// power fails meanwhile: whoever opens the file next finds it as it was.
     pub fn compact(&self) -> Result<Compacted> {
+        self.compact_unless(&Cancel::new())
+    }
+
+    /// As [`compact`](Self::compact), broken off when the switch is thrown: with
+    /// [`Error::Cancelled`](crate::Error::Cancelled), and nothing has changed. Once the new file is
+    /// made and being put in place it goes on to the end.
+    pub fn compact_unless(&self, cancel: &Cancel) -> Result<Compacted> {
         let conn = self.shared().opener().open()?;
         let before = file::info(&conn, self.path())?;
-        file::vacuum(&conn)?;
+        file::vacuum(&conn, cancel.switch())?;
         let after = file::info(&conn, self.path())?;
         Ok(Compacted { before, after })
     }

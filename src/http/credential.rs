@@ -1,5 +1,6 @@
 //! Credentials: asked for when they are needed, kept per principal, shown nowhere.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,22 +36,29 @@ pub enum Credential {
 }
 
 impl Credential {
-    /// Name and value of the header, and every text in it that must not be shown.
-    pub(super) fn header(&self) -> (&str, String, Vec<String>) {
+    /// Name and value of the header.
+    pub(super) fn header(&self) -> (&str, String) {
         match self {
-            Self::Bearer(token) => (
-                "authorization",
-                format!("Bearer {token}"),
-                vec![token.clone()],
-            ),
+            Self::Bearer(token) => ("authorization", format!("Bearer {token}")),
             Self::Basic { user, password } => {
-                let code = BASE64_STANDARD.encode(format!("{user}:{password}"));
-                let hidden = vec![code.clone(), password.clone()];
-                ("authorization", format!("Basic {code}"), hidden)
+                ("authorization", format!("Basic {}", code(user, password)))
             }
-            Self::Header { name, value } => (name, value.clone(), vec![value.clone()]),
+            Self::Header { name, value } => (name, value.clone()),
         }
     }
+
+    /// Every text in it that must not be shown.
+    pub(super) fn secrets(&self) -> Vec<Cow<'_, str>> {
+        match self {
+            Self::Bearer(secret) | Self::Header { value: secret, .. } => vec![secret.into()],
+            Self::Basic { user, password } => vec![code(user, password).into(), password.into()],
+        }
+    }
+}
+
+/// User and password as they are sent.
+fn code(user: &str, password: &str) -> String {
+    BASE64_STANDARD.encode(format!("{user}:{password}"))
 }
 
 impl fmt::Debug for Credential {

@@ -6,6 +6,7 @@
 mod call;
 mod credential;
 mod errors;
+mod hidden;
 mod judge;
 mod line;
 mod names;

@@ -8,6 +8,7 @@ use ureq::http::header::HeaderName;
 use ureq::http::{HeaderMap, Method};
 
 use super::credential::{Purse, Scheme};
+use super::hidden;
 use super::judge::Overrides;
 use super::line::{Line, Settings};
 use super::proxy;
@@ -53,6 +54,8 @@ pub(super) struct Plan {
     /// `host:port` of the proxy.
     pub(super) proxy: Option<String>,
     pub(super) headers: HeaderMap,
+    /// What of its headers, URL and proxy is secret, besides its credentials.
+    pub(super) hidden: Vec<String>,
     pub(super) purses: Vec<Purse>,
     pub(super) key_header: HeaderName,
     pub(super) key: Template,
@@ -115,6 +118,7 @@ impl Route {
                 return Err(format!("the {name} {span:?} is not between 0 and an hour"));
             }
         }
+        let mut hidden = url.secrets();
         let key = Template::key(&self.key)?;
         let (key_header, _) = pair(&self.key_header, "")?;
         let mut headers = HeaderMap::new();
@@ -128,6 +132,9 @@ impl Route {
                     "the header {name} holds a secret: use bearer, basic or secret_header"
                 ));
             }
+            let text = String::from_utf8_lossy(value.as_bytes());
+            let secrets = hidden::of_value(name.as_str(), &text);
+            hidden.extend(secrets.into_iter().map(String::from));
             headers.insert(name, value);
         }
         if RESERVED.contains(&key_header.as_str()) {
@@ -147,6 +154,8 @@ impl Route {
             Way::Environment => proxy::from_environment(&url, environment)?,
             Way::Direct => None,
         };
+        let login = proxy.as_ref().and_then(|it| it.password());
+        hidden.extend(login.map(String::from));
         let decides =
             self.reply.is_some() || self.reply_with.is_some() || self.provider_id.is_some();
         let body_timeout = match decides {
@@ -161,6 +170,7 @@ impl Route {
             target: url.place(),
             url,
             headers,
+            hidden,
             purses: self.credentials.iter().cloned().map(Purse::new).collect(),
             key_header,
             key,

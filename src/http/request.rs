@@ -87,7 +87,7 @@ impl Head {
         let headers = request.headers_mut();
         *headers = self.headers.clone();
         for credential in credentials {
-            let (name, value, _) = credential.header();
+            let (name, value) = credential.header();
             let (name, mut value) = pair(name, &value)
                 .map_err(|_| format!("{credential:?} cannot stand in a header"))?;
             if RESERVED.contains(&name.as_str()) || name == plan.key_header {

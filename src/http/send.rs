@@ -10,6 +10,7 @@ use crate::dispatch::{Delivery, Failure, Outcome};
 
 use super::credential::Credential;
 use super::errors::{self, Place, is_dead_connection};
+use super::hidden::Hidden;
 use super::judge;
 use super::plan::Plan;
 use super::reply::{MAX_BODY, Reply};
@@ -18,9 +19,6 @@ use super::text::shown;
 
 /// Larger bodies ask first, so that an early 413 is seen instead of a broken connection.
 const EXPECT_ABOVE: usize = 128 * 1024;
-
-/// The shortest secret that is looked for in answers.
-const HIDDEN: usize = 4;
 
 /// Sends one message over its route. `interrupts` counts the calls of `interrupt`.
 ///
@@ -70,12 +68,12 @@ pub(super) fn send(
                     let failure = Failure::new(Failure::INTERRUPTED, "the request was interrupted");
                     return Outcome::Unreachable(failure);
                 }
-                return keys.hide(unanswered(plan, &error));
+                return keys.hidden(plan, delivery).hide(unanswered(plan, &error));
             }
         };
         let mut reply = receive(response, plan);
         // Before anything is cut out of it: half a secret is one too.
-        reply.body = without(reply.body, &keys.hidden());
+        reply.body = keys.hidden(plan, delivery).blank(reply.body);
         if reply.status() == 417 && expect && may_repeat() {
             expect = false;
             continue;
@@ -96,7 +94,9 @@ pub(super) fn send(
                 }
             }
         }
-        return keys.hide(settle(plan, &reply, clock.wall()));
+        return keys
+            .hidden(plan, delivery)
+            .hide(settle(plan, &reply, clock.wall()));
     }
 }
 
@@ -209,76 +209,8 @@ impl Keys {
         }
     }
 
-    /// What must not be shown.
-    fn hidden(&self) -> Vec<String> {
-        let all = self.credentials.iter().chain(&self.sign);
-        let texts = all.flat_map(|it| it.header().2);
-        let long = texts.filter(|it| it.len() >= HIDDEN);
-        long.flat_map(|it| spellings(&it)).collect()
+    /// What must not be kept of an answer.
+    fn hidden<'a>(&'a self, plan: &'a Plan, delivery: &'a Delivery) -> Hidden<'a> {
+        Hidden::new(plan, delivery, &self.credentials, self.sign.as_ref())
     }
-
-    /// Takes the secrets out of a text for people.
-    fn hide(&self, mut outcome: Outcome) -> Outcome {
-        let hidden = self.hidden();
-        match &mut outcome {
-            Outcome::Delivered(receipt) => {
-                receipt.provider_id = receipt
-                    .provider_id
-                    .take()
-                    .map(|it| without_text(it, &hidden));
-            }
-            Outcome::Rejected(failure)
-            | Outcome::Retry(failure)
-            | Outcome::Unreachable(failure)
-            | Outcome::Blocked(failure) => {
-                failure.text = without_text(std::mem::take(&mut failure.text), &hidden);
-            }
-        }
-        outcome
-    }
-}
-
-/// A secret as an answer may repeat it: as it is, in JSON with and without escaped slashes, in a
-/// URL, in HTML.
-fn spellings(secret: &str) -> Vec<String> {
-    let quoted = serde_json::to_string(secret).unwrap_or_default();
-    let json = quoted.trim_matches('"').to_owned();
-    let url = percent_encoding::utf8_percent_encode(secret, percent_encoding::NON_ALPHANUMERIC);
-    let html = secret
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;");
-    let mut all = vec![
-        secret.to_owned(),
-        json.replace('/', "\\/"),
-        json,
-        url.to_string(),
-        html,
-    ];
-    all.retain(|it| it.len() >= HIDDEN);
-    all.dedup();
-    all
-}
-
-fn without_text(text: String, hidden: &[String]) -> String {
-    hidden.iter().fold(text, |text, it| text.replace(it, "***"))
-}
-
-fn without(bytes: Vec<u8>, hidden: &[String]) -> Vec<u8> {
-    hidden.iter().fold(bytes, |bytes, secret| {
-        let secret = secret.as_bytes();
-        let mut rest = bytes.as_slice();
-        let mut clean = Vec::new();
-        while let Some(at) = rest.windows(secret.len()).position(|it| it == secret) {
-            clean.extend_from_slice(rest.get(..at).unwrap_or_default());
-            clean.extend_from_slice(b"***");
-            rest = rest.get(at + secret.len()..).unwrap_or_default();
-        }
-        if clean.is_empty() {
-            return bytes;
-        }
-        clean.extend_from_slice(rest);
-        clean
-    })
 }

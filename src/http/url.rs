@@ -7,6 +7,8 @@ use ureq::http::Uri;
 
 use crate::dispatch::Delivery;
 
+use super::hidden;
+
 /// Everything but the characters that never mean anything in a URL.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
@@ -207,6 +209,25 @@ impl Url {
         }
         text.parse()
             .map_err(|error| format!("the URL cannot be sent: {error}"))
+    }
+
+    /// What of the query is secret; a value of the message's is not.
+    pub(super) fn secrets(&self) -> Vec<String> {
+        let fixed = self.template.0.iter().map(|it| match it {
+            Piece::Text(text) => text.as_str(),
+            Piece::Field(_) => "",
+        });
+        let text: String = fixed.collect();
+        let query = text.split_once('?').map_or("", |(_, query)| query);
+        let pairs = query.split('&').filter_map(|it| it.split_once('='));
+        let encoded = pairs.flat_map(|(name, value)| hidden::of_value(name, value));
+        let both = encoded.flat_map(|it| {
+            let plain = percent_decode_str(it).decode_utf8_lossy();
+            [it.to_string(), plain.into_owned()]
+        });
+        let mut secrets: Vec<String> = both.collect();
+        secrets.dedup();
+        secrets
     }
 
     /// Whether the host is this machine.

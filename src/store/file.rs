@@ -1,11 +1,13 @@
 //! The file as a whole: its numbers, a copy of it, a smaller one of it.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rusqlite::Connection;
 
 use crate::condition::FileInfo;
-use crate::error::{Result, unless_damaged};
+use crate::error::{Error, Result, unless_damaged};
 use crate::schema;
 
 fn number(conn: &Connection, pragma: &str) -> Result<u64> {
@@ -34,9 +36,27 @@ fn journal_mode(conn: &Connection) -> Result<String> {
     Ok(conn.query_row("PRAGMA journal_mode", [], |row| row.get(0))?)
 }
 
-pub(crate) fn vacuum(conn: &Connection) -> Result<()> {
+/// Lets whoever throws the switch break off what a connection is doing.
+fn watched(conn: &Connection, stop: &Arc<AtomicBool>) {
+    /// Operations of SQLite's machine between two looks: some milliseconds.
+    const OPERATIONS: i32 = 100_000;
+    let stop = stop.clone();
+    let _ = conn.progress_handler(OPERATIONS, Some(move || stop.load(Ordering::Acquire)));
+}
+
+/// An error of something that was broken off.
+fn unless_stopped(error: Error, stop: &AtomicBool) -> Error {
+    match stop.load(Ordering::Acquire) {
+        true => Error::Cancelled,
+        false => error,
+    }
+}
+
+pub(crate) fn vacuum(conn: &Connection, stop: &Arc<AtomicBool>) -> Result<()> {
+    watched(conn, stop);
     // It builds the new file among the temporary ones: a large one must not have to fit in memory.
-    conn.execute_batch("PRAGMA temp_store = FILE; VACUUM")?;
+    conn.execute_batch("PRAGMA temp_store = FILE; VACUUM")
+        .map_err(|error| unless_stopped(error.into(), stop))?;
     // With a write-ahead log the file itself shrinks only now. Someone who still reads keeps it
     // from doing so; then a later checkpoint does it.
     conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
@@ -48,22 +68,28 @@ pub(crate) use copy::backup;
 
 #[cfg(feature = "backup")]
 mod copy {
-    use std::fs::{File, OpenOptions};
-    use std::io::ErrorKind;
+    use std::fs::OpenOptions;
+    use std::io::{Error as IoError, ErrorKind};
     use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
     use rusqlite::backup::{Backup, StepResult};
     use rusqlite::{Connection, OpenFlags};
 
-    use super::info;
+    use super::{info, unless_stopped, watched};
     use crate::condition::FileInfo;
     use crate::error::{Error, Result};
     use crate::store::check::on_one_line;
     use crate::store::connect::BUSY_TIMEOUT;
+    use crate::store::partial::{self, Partial};
 
     /// Pages copied under one read lock, where that lock keeps writers waiting.
     const STEP: i32 = 256;
+
+    /// Pages copied between two looks at the switch, where it keeps nobody waiting.
+    const LONG_STEP: i32 = 4096;
 
     /// How long writers are let in between.
     const PAUSE: Duration = Duration::from_millis(5);
@@ -71,41 +97,59 @@ mod copy {
     /// How often the copy starts anew before it holds the lock to the end.
     const PATIENCE: u32 = 3;
 
-    /// Copies the file to a place where nothing is.
-    pub(crate) fn backup(source: &Connection, from: &Path, to: &Path) -> Result<FileInfo> {
+    /// Copies the file to a place where nothing is. It gets its name when it is whole and checked.
+    pub(crate) fn backup(
+        source: &Connection,
+        from: &Path,
+        to: &Path,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<FileInfo> {
         let to = std::path::absolute(to).map_err(|_| Error::NotAFile(to.into()))?;
-        claim(from, &to)?;
-        let copied = fill(source, &to);
-        if copied.is_err() {
-            for end in ["", "-journal", "-wal", "-shm"] {
-                let mut name = to.as_os_str().to_owned();
-                name.push(end);
-                let _ = std::fs::remove_file(name);
-            }
-        }
-        copied
+        sweep(&to);
+        let failed = |error| refused(error, &to);
+        let partial = Partial::beside(&to).map_err(failed)?;
+        // The rights of the original and no more.
+        let rights = std::fs::metadata(from).map(|it| it.permissions());
+        let _ = rights.and_then(|it| std::fs::set_permissions(partial.path(), it));
+        let copied =
+            fill(source, partial.path(), stop).map_err(|error| unless_stopped(error, stop))?;
+        partial.publish().map_err(failed)?;
+        Ok(copied)
     }
 
-    /// Makes the empty file, with the rights of the original and no more.
-    fn claim(from: &Path, to: &Path) -> Result<()> {
-        match OpenOptions::new().write(true).create_new(true).open(to) {
-            Ok(file) => {
-                let rights = std::fs::metadata(from).map(|it| it.permissions());
-                let _ = rights.and_then(|it| file.set_permissions(it));
-                Ok(())
-            }
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Error::Exists(to.into())),
-            Err(error) => Err(match (error.kind(), to.parent()) {
-                (ErrorKind::NotFound, Some(folder)) => Error::MissingFolder(folder.into()),
-                _ => Error::ReadOnly(to.into()),
-            }),
+    fn refused(error: IoError, to: &Path) -> Error {
+        match (error.kind(), to.parent()) {
+            (ErrorKind::AlreadyExists, _) => Error::Exists(to.into()),
+            (ErrorKind::NotFound, Some(folder)) => Error::MissingFolder(folder.into()),
+            _ => Error::ReadOnly(to.into()),
         }
     }
 
-    fn fill(source: &Connection, to: &Path) -> Result<FileInfo> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut copy = Connection::open_with_flags(to, flags)?;
-        run(source, &mut copy)?;
+    fn flags() -> OpenFlags {
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX
+    }
+
+    /// Removes what backups to this place have left that were killed. One that is under way has
+    /// its copy locked.
+    fn sweep(to: &Path) {
+        for path in partial::others(to) {
+            let locked = Connection::open_with_flags(&path, flags()).and_then(|conn| {
+                conn.busy_timeout(Duration::ZERO)?;
+                conn.execute_batch("BEGIN EXCLUSIVE")
+            });
+            let busy = |error: rusqlite::Error| matches!(Error::from(error), Error::Busy(_));
+            if !locked.is_err_and(busy) {
+                partial::remove(&path);
+            }
+        }
+    }
+
+    fn fill(source: &Connection, to: &Path, stop: &Arc<AtomicBool>) -> Result<FileInfo> {
+        let mut copy = Connection::open_with_flags(to, flags())?;
+        // Its lock, held from the first page on, says that somebody is at work here.
+        copy.query_row("PRAGMA locking_mode = EXCLUSIVE", [], |_| Ok(()))?;
+        run(source, &mut copy, stop)?;
+        watched(&copy, stop);
         let found: String = copy.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
         if found != "ok" {
             return Err(Error::Refused(format!(
@@ -115,12 +159,11 @@ mod copy {
         }
         let copied = info(&copy, to)?;
         copy.close().map_err(|(_, error)| error)?;
-        // So that a power cut does not take the name away again.
-        if let Some(folder) = to.parent()
-            && let Ok(folder) = File::open(folder)
-        {
-            let _ = folder.sync_all();
-        }
+        let synced = OpenOptions::new()
+            .write(true)
+            .open(to)
+            .and_then(|it| it.sync_all());
+        synced.map_err(|error| refused(error, to))?;
         Ok(FileInfo {
             bytes: std::fs::metadata(to).map_or(copied.bytes, |it| it.len()),
             wal_bytes: 0,
@@ -128,17 +171,25 @@ mod copy {
         })
     }
 
-    fn run(source: &Connection, copy: &mut Connection) -> Result<()> {
+    fn run(source: &Connection, copy: &mut Connection, stop: &AtomicBool) -> Result<()> {
         let mode: String = source.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
+        let log = mode == "wal";
+        // Readers of a write-ahead log keep nobody waiting: one moment of it is read to the end.
+        if log {
+            source.execute_batch("BEGIN; SELECT 1 FROM sqlite_master LIMIT 1")?;
+        }
         let backup = Backup::new(source, copy)?;
-        // Readers of a write-ahead log keep nobody waiting.
-        let mut step = if mode == "wal" { -1 } else { STEP };
+        let mut step = if log { LONG_STEP } else { STEP };
         let mut left = i32::MAX;
         let mut restarts = 0;
         let mut waited = Duration::ZERO;
         loop {
+            if stop.load(Ordering::Acquire) {
+                return Err(Error::Cancelled);
+            }
             match backup.step(step)? {
                 StepResult::Done => return Ok(()),
+                StepResult::More if log => continue,
                 StepResult::More => {
                     // Someone wrote, so it had to start anew.
                     let remaining = backup.progress().remaining;

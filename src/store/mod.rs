@@ -12,6 +12,8 @@ pub(crate) mod file;
 pub(crate) mod find;
 mod look;
 pub(crate) mod operate;
+#[cfg(feature = "backup")]
+mod partial;
 #[cfg(test)]
 mod plans;
 pub(crate) mod pool;

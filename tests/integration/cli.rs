@@ -12,11 +12,13 @@ mod look;
 mod mend;
 mod operate;
 mod output;
+mod partial;
 mod paths;
 mod run;
 mod settings;
 mod sink;
 mod store;
+mod told;
 mod watch;
 mod why;
 

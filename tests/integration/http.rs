@@ -3,6 +3,7 @@
 mod answers;
 mod connections;
 mod credentials;
+mod echo;
 mod requests;
 mod settings;
 mod tls;

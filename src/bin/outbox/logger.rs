@@ -1,12 +1,12 @@
 //! What the library has to say beside its results, for a person who asked to hear it.
 
-use std::io::Write;
 use std::sync::OnceLock;
 
 use clap::Args;
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use serde::Serialize;
 
-use crate::output::{exact, now, scrub};
+use crate::output::{as_json, exact, now, say, say_json, scrub};
 
 /// How much is said on stderr.
 #[derive(Debug, Clone, Copy, Default, Args)]
@@ -60,6 +60,13 @@ pub(crate) fn start(loudness: Loudness, role: Role) {
     }
 }
 
+#[derive(Serialize)]
+struct Logged<'a> {
+    at: i64,
+    log: &'a str,
+    text: &'a str,
+}
+
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let (target, level) = (metadata.target(), metadata.level());
@@ -88,13 +95,16 @@ impl Log for Logger {
             Level::Debug | Level::Trace => "debug",
         };
         let text = record.args().to_string();
-        let text = scrub(&text);
-        let mut stderr = std::io::stderr().lock();
-        // Not eprintln!, which panics when stderr is closed.
-        let _ = match self.role {
-            Role::Reports => writeln!(stderr, "{word}: {text}"),
-            Role::Tells => writeln!(stderr, "{} {word}: {text}", exact(now())),
-        };
+        let at = now();
+        match self.role {
+            _ if as_json() => say_json(&Logged {
+                at,
+                log: word,
+                text: &text,
+            }),
+            Role::Reports => say(&format!("{word}: {}", scrub(&text))),
+            Role::Tells => say(&format!("{} {word}: {}", exact(at), scrub(&text))),
+        }
     }
 
     fn flush(&self) {}

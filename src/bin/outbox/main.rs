@@ -6,41 +6,38 @@ mod args;
 mod commands;
 mod logger;
 mod output;
+// The library's own, which is no part of its interface.
+#[path = "../../store/partial.rs"]
+mod partial;
 mod settings;
 mod signals;
 mod threads;
 
-use std::io::Write;
+use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 use clap::Parser;
-use serde::Serialize;
 
 use args::{Cli, Exit, Usage};
-use output::{Closed, scrub};
+use output::{Closed, as_json, failed, say, scrub, written};
+use settings::Faults;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    if as_json() {
+        std::panic::set_hook(Box::new(|it| failed(&[format!("a bug: {it}")], 101)));
+    }
+    let ended = match Cli::try_parse() {
+        Ok(cli) => commands::run(cli.command),
         // What was asked for by --help goes to stdout and is no error.
-        Err(error) if !error.use_stderr() => {
-            let _ = error.print();
-            return Exit::Done.into();
+        Err(asked) if !asked.use_stderr() => {
+            written(asked.print().and_then(|()| stdout().flush())).map(|()| Exit::Done)
         }
-        Err(error) => {
-            let text = error.render().to_string();
-            if as_json() {
-                tell(&in_one_line(&text), Exit::Usage);
-            } else {
-                // It repeats arguments, which may have come from anywhere.
-                for line in text.lines() {
-                    let _ = writeln!(std::io::stderr(), "{}", scrub(line));
-                }
-            }
+        Err(wrong) => {
+            misunderstood(&wrong.render().to_string());
             return Exit::Usage.into();
         }
     };
-    match commands::run(cli.command) {
+    match ended {
         Ok(exit) => exit.into(),
         Err(error) if error.is::<Closed>() => Exit::Done.into(),
         Err(error) => {
@@ -48,9 +45,22 @@ fn main() -> ExitCode {
                 true => Exit::Usage,
                 false => Exit::Error,
             };
-            tell(&commands::told(&error), exit);
+            let texts = match error.downcast_ref::<Faults>() {
+                Some(faults) => faults.each().collect(),
+                None => vec![commands::told(&error)],
+            };
+            failed(&texts, exit as u8);
             exit.into()
         }
+    }
+}
+
+/// A command line that makes no sense. What clap says repeats arguments, which may have come from
+/// anywhere.
+fn misunderstood(text: &str) {
+    match as_json() {
+        true => failed(&[in_one_line(text)], Exit::Usage as u8),
+        false => text.lines().for_each(|it| say(&scrub(it))),
     }
 }
 
@@ -64,30 +74,4 @@ fn in_one_line(text: &str) -> String {
     format!("{first} {}", rest.join(", "))
         .trim_end()
         .to_string()
-}
-
-/// What went wrong, in one line on stderr: for a person, or as a JSON object for a program.
-fn tell(text: &str, exit: Exit) {
-    let line = match as_json() {
-        true => output::json_line(&Failed {
-            error: text,
-            exit: exit as u8,
-        })
-        .unwrap_or_default(),
-        false => format!("error: {}", scrub(text)),
-    };
-    // Not eprintln!, which panics when stderr is closed.
-    let _ = writeln!(std::io::stderr(), "{line}");
-}
-
-#[derive(Serialize)]
-struct Failed<'a> {
-    error: &'a str,
-    exit: u8,
-}
-
-/// Whether `--json` was asked for, also where the rest of the command line makes no sense.
-fn as_json() -> bool {
-    let words = std::env::args_os().skip(1);
-    words.take_while(|it| it != "--").any(|it| it == "--json")
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use sqlite_outbox::Cancel;
 
 /// Ctrl-C or a service manager. The second one ends the process at once.
 #[derive(Debug, Clone)]
@@ -32,6 +33,11 @@ impl Signals {
         signal_hook::flag::register(signal_hook::consts::SIGHUP, self.reload.clone())
             .context("signals cannot be heard")?;
         Ok(self)
+    }
+
+    /// What they break off.
+    pub(crate) fn cancel(&self) -> Cancel {
+        self.end.clone().into()
     }
 
     /// Whether the process is to end.

@@ -113,6 +113,99 @@ fn a_support_file_goes_to_standard_output_for_a_dash() {
     assert!(!desk.path("-").exists());
 }
 
+#[test]
+fn a_receiver_that_repeats_everything_gets_nothing_private_into_it() {
+    let desk = Desk::new();
+    let server = Server::start(|seen| {
+        let body = String::from_utf8_lossy(&seen.body).into_owned();
+        let text = format!("bad: {body} {:?} {}", seen.headers, seen.target);
+        let answer = serde_json::json!({"detail": text, "all": text}).to_string();
+        respond(422, &[], &answer)
+    });
+    let url = server.url("/sales?key=PRIVATE-query");
+    desk.write(
+        "outbox.toml",
+        format!(
+            "[channel.default]\nurl = \"{url}\"\nheaders = {{ X-Api-Key = \"PRIVATE\", X-B = \"PRIVATE-value\" }}\n"
+        ),
+    );
+    for payload in [
+        r#"{"name":"PRIVATE anna","list":[{"total":471100}]}"#,
+        "PRIVATE line\nPRIVATE other",
+    ] {
+        desk.done([
+            "enqueue",
+            "till.db",
+            "--channel=sales",
+            "--content-type=text/plain",
+            "--header=X-A: PRIVATE-header",
+            "--recipient=PRIVATE-phone",
+            payload,
+        ]);
+    }
+    desk.run(["drain", "till.db", "--config", "outbox.toml"]);
+    // As rows were that older versions wrote.
+    desk.sql()
+        .execute_batch(
+            "UPDATE outbox SET last_error = last_error || ' PRIVATE-header PRIVATE-value';
+             UPDATE outbox_channel SET state = 'offline', reason = 'HTTP 500 Oops: PRIVATE anna';",
+        )
+        .unwrap();
+    let text = desk.done(["bundle", "till.db", "-", "--config", "outbox.toml"]);
+    assert!(
+        !text.contains("PRIVATE") && !text.contains("471100"),
+        "{text}"
+    );
+    let bundle: Value = serde_json::from_str(&text).unwrap();
+    let error = bundle["messages"][0]["last_error"].as_str().unwrap();
+    assert!(
+        error.contains("HTTP 422 Said so: …") || error.contains("HTTP 422 Unprocessable Entity: …"),
+        "{error}"
+    );
+}
+
+/// That is when it is needed most.
+#[test]
+fn of_a_damaged_file_it_has_what_can_be_read_and_says_what_is_missing() {
+    let desk = Desk::new();
+    desk.sql()
+        .execute_batch(
+            "INSERT INTO outbox (channel, payload, status, last_error, settled_at)
+             SELECT 'sales', randomblob(3000), 'dead', 'no article', 1
+               FROM (WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300) SELECT i FROM n);
+             INSERT INTO outbox_audit (at, who, action) VALUES (1, 'anna', 'pause');
+             PRAGMA wal_checkpoint(TRUNCATE);",
+        )
+        .unwrap();
+    let whole = std::fs::read(desk.path("till.db")).unwrap();
+    let pages = whole.len() / 4096;
+    let (mut some, mut told) = (0, 0);
+    for at in (1..pages).step_by(pages / 40) {
+        let mut bytes = whole.clone();
+        bytes[at * 4096..(at + 1) * 4096].fill(0xa5);
+        desk.write("damaged.db", &bytes);
+        let ran = desk.run(["bundle", "damaged.db", "-"]);
+        assert_eq!(ran.code, 0, "page {at}: {ran:?}");
+        let bundle: Value = serde_json::from_str(&ran.out).unwrap();
+        let damaged = bundle["findings"].as_array().unwrap();
+        let damaged = damaged.iter().any(|it| it["code"] == "damaged");
+        let missing = !bundle["missing"].as_array().unwrap().is_empty();
+        assert_eq!(
+            missing,
+            ran.err.contains("could not be read"),
+            "page {at}: {ran:?}"
+        );
+        assert!(damaged || missing, "page {at}: {bundle:#}");
+        some += usize::from(!bundle["messages"].as_array().unwrap().is_empty());
+        told += usize::from(missing);
+        assert!(bundle["file"]["bytes"].as_u64().unwrap() > 0);
+    }
+    assert!(
+        some > 10 && told > 0,
+        "{some} with messages, {told} lack something"
+    );
+}
+
 /// The commands that the page of the tool refers to.
 fn page_names(page: &str) -> impl Iterator<Item = String> {
     let names = page

@@ -125,7 +125,14 @@ fn a_corrupt_database_is_one_line_and_check_says_where() {
     bytes[100..4096].fill(0xa5);
     desk.write("till.db", &bytes);
     // `watch` has got as far as asking for a terminal.
-    all_fail_but(&["check", "watch"], &desk, "till.db", "the file is damaged");
+    all_fail_but(
+        &["check", "watch", "bundle"],
+        &desk,
+        "till.db",
+        "the file is damaged",
+    );
+    let ran = desk.run(["bundle", "till.db", "-", "--json"]);
+    assert!(ran.code == 0 && ran.out.contains("\"missing\""), "{ran:?}");
     let ran = desk.run(["check", "till.db"]);
     assert_eq!((ran.code, ran.err.as_str()), (4, ""), "{ran:?}");
     assert!(

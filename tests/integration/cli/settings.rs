@@ -21,7 +21,7 @@ fn an_unknown_key_is_named_with_the_nearest_one() {
         "line 3: drain.worker is no key; did you mean workers?",
     );
     refused(
-        "[chanel.sales]\nurl = \"x\"\n",
+        "[chanel.sales]\nurl = \"https://erp.example/\"\n",
         "line 1: chanel is no key; did you mean channel?",
     );
     refused(
@@ -104,6 +104,95 @@ fn an_impossible_value_is_named_with_its_line() {
         ),
     ] {
         refused(&with(line), &format!("line 3: channel.sales.{says}"));
+    }
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once() {
+    let desk = Desk::new();
+    desk.write(
+        "outbox.toml",
+        "[drain]\nworker = 4\nlease = \"0s\"\nlock_share = 2\n\n\
+         [channel.sales]\nurl = \"ftp://erp.example\"\nmethod = \"GET\"\ntime_out = \"3s\"\n\
+         ca_file = \"none.pem\"\nretry = { base = \"0s\", max_atempts = 3 }\nbearer = \"hunter2\"\n\n\
+         [channel.mail]\nmethod = \"PUT\"\nreply = { require = \"id\" }\n\n\
+         [channel.default]\nurl = \"https://erp.example/\"\nbasic = { user = \"anna\" }\non_dead = \"skip\"\n\
+         status = { delivered = [409, \"410\"] }\n\n[chanel.x]\nurl = \"https://erp.example/\"\n",
+    );
+    let wanted = [
+        (2, "drain.worker is no key; did you mean workers?"),
+        (3, "drain.lease must be 1s to 10m"),
+        (4, "drain.lock_share must be 0.01 to 1, not 2"),
+        (7, "channel.sales.url is wrong: "),
+        (8, "channel.sales.method is wrong: "),
+        (9, "channel.sales.time_out is no key; did you mean timeout?"),
+        (10, "channel.sales.ca_file is wrong: "),
+        (11, "channel.sales.retry has a base of 0"),
+        (
+            11,
+            "channel.sales.retry.max_atempts is no key; did you mean max_attempts?",
+        ),
+        (
+            12,
+            "channel.sales.bearer is wrong: a secret does not stand in the settings",
+        ),
+        (14, "channel.mail has no url"),
+        (16, "channel.mail.reply is wrong: "),
+        (20, "channel.default.basic has no password"),
+        (
+            21,
+            "channel.default.on_dead is kept in the file for each channel",
+        ),
+        (
+            22,
+            "channel.default.status.delivered is a text, not a whole number",
+        ),
+        (24, "chanel is no key; did you mean channel?"),
+    ];
+    for command in ["drain", "run", "why", "check"] {
+        let ran = desk.run([command, "till.db", "--config", "outbox.toml"]);
+        let said = if command == "check" {
+            &ran.out
+        } else {
+            &ran.err
+        };
+        let said: Vec<_> = said
+            .lines()
+            .filter(|it| it.contains("outbox.toml, line"))
+            .collect();
+        assert_eq!(said.len(), wanted.len(), "{said:#?}");
+        for (line, (number, text)) in said.iter().zip(wanted) {
+            assert!(
+                line.contains(&format!("outbox.toml, line {number}: {text}")),
+                "{line}"
+            );
+        }
+        assert!(
+            !ran.err.contains("hunter2") && !ran.out.contains("hunter2"),
+            "{ran:?}"
+        );
+    }
+    let ran = desk.run(["drain", "till.db", "--config", "outbox.toml", "--json"]);
+    ran.failed(1, "line 24: chanel is no key");
+    let checked = desk.json(["check", "till.db", "--config", "outbox.toml", "--json"]);
+    let found = checked["findings"].as_array().unwrap();
+    assert_eq!(
+        found.iter().filter(|it| it["code"] == "settings").count(),
+        wanted.len()
+    );
+}
+
+#[test]
+fn every_line_that_is_no_toml_is_told() {
+    let desk = Desk::new();
+    desk.write(
+        "outbox.toml",
+        "[drain]\nworkers = = 4\n[channel.sales]\nurl = x y\n",
+    );
+    let ran = desk.run(["drain", "till.db", "--config", "outbox.toml"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    for line in ["line 2: ", "line 4: "] {
+        assert!(ran.err.contains(line), "{ran:?}");
     }
 }
 

@@ -2,15 +2,19 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, bytes};
+use crate::signals::Signals;
 
 /// Copy the whole file while everything runs, and check the copy
 ///
-/// The copy is one moment of the file, with all tables in it. Do not let two programs send from
+/// The copy is one moment of the file, with all tables in it. It gets its name when it is whole and
+/// checked; until then it is TO.XXXXXXXX.partial, and what a killed backup has left of one is removed by
+/// the next to the same place. Do not let two programs send from
 /// both: what is unsent in the copy would be sent twice, though with the same message ids.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  outbox backup till.db till-backup.db")]
@@ -32,7 +36,10 @@ struct Copied<'a> {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open()?;
-    let copy = outbox.backup(&arguments.to)?;
+    let signals = Signals::listen()?;
+    let copy = outbox
+        .backup_unless(&arguments.to, &signals.cancel())
+        .context("no copy was made")?;
     let path = arguments.to.to_string_lossy();
     let mut out = Out::new();
     match arguments.format.json {

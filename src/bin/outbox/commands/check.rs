@@ -9,7 +9,7 @@ use sqlite_outbox::{Dispatcher, FileInfo, Finding, Outbox, Severity};
 use super::curl::quoted;
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, age, bytes, count, now, scrub, unless_closed};
-use crate::settings::{self, Loaded};
+use crate::settings::{self, Faults, Loaded};
 
 /// Look for all that is wrong with the file, outbox and settings
 ///
@@ -123,12 +123,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
                     findings.extend(receivers(&loaded));
                 }
             }
-            Err(error) => findings.push(Finding::new(
-                Severity::Fault,
-                "settings",
-                format!("{error:#}"),
-                "mend the settings; nothing can be sent with them",
-            )),
+            Err(error) => findings.extend(faults(&error)),
         }
         findings.sort_by_key(|it| std::cmp::Reverse(it.severity));
     }
@@ -150,6 +145,17 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         true => Exit::Attention,
         false => Exit::Done,
     })
+}
+
+/// Each thing that is wrong with the settings.
+pub(super) fn faults(error: &anyhow::Error) -> Vec<Finding> {
+    let texts = match error.downcast_ref::<Faults>() {
+        Some(faults) => faults.each().collect(),
+        None => vec![format!("{error:#}")],
+    };
+    let remedy = "mend the settings; nothing can be sent with them";
+    let finding = |text| Finding::new(Severity::Fault, "settings", text, remedy);
+    texts.into_iter().map(finding).collect()
 }
 
 /// Whether the disk has room for what is yet to come. Silent where the system does not say.

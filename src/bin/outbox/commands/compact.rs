@@ -1,10 +1,12 @@
 //! `outbox compact`: give the disk back what the file does not use.
 
+use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, bytes, note};
+use crate::signals::Signals;
 
 /// Rewrite the whole file without its unused pages (VACUUM)
 ///
@@ -60,7 +62,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     if !arguments.format.json {
         note(&format!("{plan}; nobody else can write until it is done"));
     }
-    let after = outbox.compact()?.after;
+    let signals = Signals::listen()?;
+    let after = outbox
+        .compact_unless(&signals.cancel())
+        .context("nothing has changed")?
+        .after;
     let after = after.pages.saturating_mul(after.page_size);
     let gained = i64::try_from(before).unwrap_or(i64::MAX) - i64::try_from(after).unwrap_or(0);
     done.bytes_after = Some(after);

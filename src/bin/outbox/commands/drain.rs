@@ -72,7 +72,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     loaded.apply(&outbox)?;
     logger::start(arguments.loudness, Role::Reports);
     let signal = Signals::listen()?;
-    let bar = Bar::new(arguments.loudness.is_plain(), || outbox.unsent());
+    let plain = arguments.loudness.is_plain() && !arguments.format.json;
+    let bar = Bar::new(plain, || outbox.unsent());
     let cancel = Cancel::new();
     let mut draining = outbox
         .draining(&loaded.dispatcher)

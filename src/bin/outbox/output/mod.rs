@@ -1,5 +1,6 @@
 //! Writing to the terminal or the pipe, and what may never get there.
 
+mod said;
 mod table;
 mod time;
 
@@ -12,6 +13,7 @@ use serde::Serialize;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+pub(crate) use said::{as_json, error_width, failed, note, say, say_json};
 pub(crate) use table::{Column, Table, cut, cut_left};
 pub(crate) use time::{age, ago, exact, now, per_second};
 
@@ -155,7 +157,8 @@ pub(crate) fn unless_closed(result: anyhow::Result<()>) -> anyhow::Result<()> {
     }
 }
 
-fn written(result: io::Result<()>) -> anyhow::Result<()> {
+/// An output that cannot be written is an error, [`Closed`] where its reader has gone.
+pub(crate) fn written(result: io::Result<()>) -> anyhow::Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Closed.into()),
         result => result.context("the output could not be written"),
@@ -226,21 +229,6 @@ pub(crate) fn bytes(number: u64) -> String {
         }
     }
     format!("{number} B")
-}
-
-/// A line for a person beside the output proper; several on a narrow terminal.
-pub(crate) fn note(text: &str) {
-    let mut first = "note: ";
-    let room = error_width().map_or(usize::MAX, |it| it.saturating_sub(first.len()));
-    for line in wrap(&scrub(text), room) {
-        let _ = writeln!(io::stderr(), "{first}{line}");
-        first = "      ";
-    }
-}
-
-/// Columns of the terminal behind standard error; `None` where there is none.
-pub(crate) fn error_width() -> Option<usize> {
-    terminal_size::terminal_size_of(io::stderr()).map(|(it, _)| usize::from(it.0))
 }
 
 /// Control characters, and those that turn the direction of writing, could take over a terminal

@@ -1,41 +1,87 @@
 //! What is wrong in a settings file, with the line and the key.
 
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The text of a settings file and its name for people.
+/// One thing that is wrong, and where.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Fault {
+    line: usize,
+    text: String,
+}
+
+/// What a fault says about the others.
+#[derive(Debug)]
+pub(super) enum Hint {
+    /// A key of this name is not there.
+    Missing(String),
+    /// This key was meant.
+    Meant(String),
+}
+
+/// All that is wrong with a settings file.
+#[derive(Debug)]
+pub(crate) struct Faults {
+    path: PathBuf,
+    all: Vec<Fault>,
+}
+
+impl Faults {
+    /// In the order of their lines.
+    pub(super) fn new(path: &Path, mut all: Vec<Fault>) -> Self {
+        all.sort();
+        let path = path.into();
+        Self { path, all }
+    }
+
+    /// Each as a sentence of its own.
+    pub(crate) fn each(&self) -> impl Iterator<Item = String> {
+        let path = self.path.display();
+        let all = self.all.iter();
+        all.map(move |it| format!("{path}, line {}: {}", it.line, it.text))
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<_> = self.each().collect();
+        f.write_str(&all.join("; "))
+    }
+}
+
+impl std::error::Error for Faults {}
+
+/// The text of a settings file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Source<'a> {
-    pub(super) path: &'a Path,
     pub(super) text: &'a str,
 }
 
 impl Source<'_> {
     /// A fault at a place in the text.
-    pub(super) fn fault(&self, at: usize, reason: &str) -> anyhow::Error {
-        let (key, reason) = match self.key_at(at) {
-            Some(key) => (format!("{key} "), reason),
-            None => (String::new(), reason.trim_start_matches("is wrong: ")),
+    pub(super) fn fault(&self, at: usize, reason: &str) -> Fault {
+        let path = self.path_at(at);
+        let text = match path.is_empty() {
+            false => format!("{} {reason}", path.join(".")),
+            true => reason.trim_start_matches("is wrong: ").into(),
         };
-        anyhow!(
-            "{}, line {}: {key}{reason}",
-            self.path.display(),
-            self.line(at)
-        )
+        let line = self.line(at);
+        Fault { line, text }
     }
 
     /// A fault of a key in the section of a channel, or of the section if the key is not there.
-    pub(super) fn channel_fault(&self, channel: &str, key: &str, reason: &str) -> anyhow::Error {
+    pub(super) fn channel_fault(&self, channel: &str, key: &str, reason: &str) -> Fault {
         let table = DeTable::parse(self.text);
         let section = table.as_ref().ok().and_then(|table| {
             let channels = table.get_ref().get("channel")?.get_ref().as_table()?;
             channels.iter().find(|(name, _)| name.get_ref() == channel)
         });
         let Some((_, section)) = section else {
-            return anyhow!("{}: channel.{channel}: {reason}", self.path.display());
+            let text = format!("channel.{channel}.{key} {reason}");
+            return Fault { line: 1, text };
         };
         let keys = section.get_ref().as_table();
         let key = keys.and_then(|keys| keys.iter().find(|(name, _)| name.get_ref() == key));
@@ -46,40 +92,32 @@ impl Source<'_> {
     }
 
     /// What the parser says, in one line, without values that may be secrets.
-    pub(super) fn parse_fault(&self, error: &toml::de::Error) -> anyhow::Error {
+    pub(super) fn parse_fault(&self, error: &toml::de::Error) -> (Fault, Option<Hint>) {
         let at = error.span().map_or(0, |it| it.start);
         let message = error.message().lines().collect::<Vec<_>>().join(", ");
         let mut quoted = message.split('`').skip(1).step_by(2);
-        if message.starts_with("unknown field") {
+        let mut hint = None;
+        let text = if message.starts_with("unknown field") {
             let unknown = quoted.next().unwrap_or_default();
             let known: Vec<_> = quoted.collect();
-            return self.fault(at, &unknown_key(unknown, &known));
-        }
-        if let Some(rest) = message.strip_prefix("invalid type: ")
-            && let Some((found, expected)) = rest.rsplit_once(", expected ")
-        {
-            let found = match found.starts_with("string ") {
-                true => "a text",
-                false => found,
-            };
-            let expected = match expected {
-                "i64" | "u16" => "a whole number",
-                "a boolean" => "true or false",
-                it if it.starts_with("struct ") => "a table",
-                it => it,
-            };
-            return self.fault(at, &format!("is {found}, not {expected}"));
-        }
-        if message.starts_with("missing field") {
+            let near = nearest(unknown, &known);
+            hint = near.map(|it| Hint::Meant(it.into()));
+            match near {
+                Some(key) => format!("is no key; did you mean {key}?"),
+                None => format!("is no key; there are {}", known.join(", ")),
+            }
+        } else if message.starts_with("missing field") {
             let missing = quoted.next().unwrap_or_default();
-            return self.fault(at, &format!("has no {missing}"));
-        }
-        if message.starts_with("unknown variant") {
+            hint = Some(Hint::Missing(missing.into()));
+            format!("has no {missing}")
+        } else if message.starts_with("unknown variant") {
             let value = quoted.next().unwrap_or_default();
             let known: Vec<_> = quoted.map(|it| format!("\"{it}\"")).collect();
-            return self.fault(at, &format!("is \"{value}\", not {}", known.join(" or ")));
-        }
-        self.fault(at, &as_sentence(&message))
+            format!("is \"{value}\", not {}", known.join(" or "))
+        } else {
+            wrong_type(&message).unwrap_or_else(|| as_sentence(&message))
+        };
+        (self.fault(at, &text), hint)
     }
 
     /// The line of an offset, from 1.
@@ -88,12 +126,13 @@ impl Source<'_> {
         1 + before.iter().filter(|it| **it == b'\n').count()
     }
 
-    /// The whole name of the key whose name or value is at an offset.
-    fn key_at(&self, at: usize) -> Option<String> {
-        let table = DeTable::parse(self.text).ok()?;
+    /// The way to the key whose name or value is at an offset; empty where there is none.
+    pub(super) fn path_at(&self, at: usize) -> Vec<String> {
         let mut path = Vec::new();
-        descend(table.get_ref(), at, &mut path);
-        (!path.is_empty()).then(|| path.join("."))
+        if let Ok(table) = DeTable::parse(self.text) {
+            descend(table.get_ref(), at, &mut path);
+        }
+        path
     }
 }
 
@@ -117,17 +156,31 @@ fn descend(table: &DeTable<'_>, at: usize, path: &mut Vec<String>) {
     }
 }
 
-fn unknown_key(unknown: &str, known: &[&str]) -> String {
+/// The known key that was probably meant.
+fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
     let near = known
         .iter()
         .map(|it| (strsim::damerau_levenshtein(unknown, it), *it))
         .min();
-    match near {
-        Some((distance, key)) if distance <= 1 + unknown.chars().count() / 3 => {
-            format!("is no key; did you mean {key}?")
-        }
-        _ => format!("is no key; there are {}", known.join(", ")),
-    }
+    near.filter(|(distance, _)| *distance <= 1 + unknown.chars().count() / 3)
+        .map(|(_, key)| key)
+}
+
+/// A value of another type, without the value.
+fn wrong_type(message: &str) -> Option<String> {
+    let rest = message.strip_prefix("invalid type: ")?;
+    let (found, expected) = rest.rsplit_once(", expected ")?;
+    let found = match found.starts_with("string ") {
+        true => "a text",
+        false => found,
+    };
+    let expected = match expected {
+        "i64" | "u16" => "a whole number",
+        "a boolean" => "true or false",
+        it if it.starts_with("struct ") => "a table",
+        it => it,
+    };
+    Some(format!("is {found}, not {expected}"))
 }
 
 /// The parser's own messages stand after the name of a key.

@@ -2,6 +2,7 @@
 
 mod fault;
 mod model;
+mod parse;
 mod route;
 mod values;
 
@@ -14,9 +15,12 @@ use sqlite_outbox::{Hold, HttpDispatcher, OnDead, Outbox, Policy, Route, Setting
 
 use crate::commands::operate::who;
 
-use fault::Source;
-use model::{Channel, Drain, File, Retry};
+use fault::{Fault, Source};
+use model::{Channel, Drain, Retry};
+
 use values::Whole;
+
+pub(crate) use fault::Faults;
 
 /// What the help of a command says about its settings file.
 macro_rules! example {
@@ -99,40 +103,52 @@ impl From<&model::OnDead> for OnDead {
     }
 }
 
-/// Reads a settings file. `workers` from the command line has the last word.
+/// Reads a settings file. `workers` from the command line has the last word. All that is wrong in
+/// it is one error, [`Faults`].
 pub(crate) fn load(path: &Path, workers: Option<usize>) -> anyhow::Result<Loaded> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("the settings {} cannot be read", path.display()))?;
-    let source = Source { path, text: &text };
-    let file: File = toml::from_str(&text).map_err(|error| source.parse_fault(&error))?;
+    let source = Source { text: &text };
+    let (file, mut faults) = parse::parse(&source);
+    let Some(file) = file else {
+        return Err(Faults::new(path, faults).into());
+    };
     let workers = workers.or(file.drain.workers.map(Whole::size));
     let workers = workers.unwrap_or(WORKERS);
-    let mut settings = drain(&file.drain, &source)?.workers(workers);
-    if file.channel.is_empty() {
-        let reason = "there is no channel; write a section [channel.NAME] or [channel.default]";
-        return Err(source.fault(text.len(), reason));
-    }
+    let mut settings = drain(&file.drain, &source, &mut faults).workers(workers);
     let folder = path.parent().unwrap_or(Path::new("")).to_path_buf();
     let mut on_dead = BTreeMap::new();
     let mut builder = HttpDispatcher::builder().pool(workers);
     for (name, channel) in &file.channel {
-        let route = route::route(name, channel.get_ref(), &folder, &source)?;
-        let policy = policy(name, channel.get_ref(), &source)?;
-        if let Some(choice) = &channel.get_ref().on_dead {
+        let channel = channel.get_ref();
+        if let Some(choice) = &channel.on_dead {
             if name == DEFAULT {
                 let reason =
                     "is kept in the file for each channel: write it into sections of their own";
-                return Err(source.fault(choice.span().start, reason));
+                faults.push(source.fault(choice.span().start, reason));
             }
             on_dead.insert(name.clone(), choice.get_ref().into());
         }
-        if name == DEFAULT {
-            builder = builder.fallback(route);
-            settings = settings.default_policy(policy);
-        } else {
-            builder = builder.channel(name, route);
-            settings = settings.policy(name, policy);
-        }
+        let policy = policy(name, channel, &source, &mut faults);
+        settings = match name == DEFAULT {
+            true => settings.default_policy(policy),
+            false => settings.policy(name, policy),
+        };
+        builder = match route::route(name, channel, &folder, &source) {
+            Ok(route) if name == DEFAULT => builder.fallback(route),
+            Ok(route) => builder.channel(name, route),
+            Err(wrong) => {
+                faults.extend(wrong);
+                builder
+            }
+        };
+    }
+    if file.channel.is_empty() && faults.is_empty() {
+        let reason = "there is no channel; write a section [channel.NAME] or [channel.default]";
+        faults.push(source.fault(text.len(), reason));
+    }
+    if !faults.is_empty() {
+        return Err(Faults::new(path, faults).into());
     }
     let dispatcher = builder
         .build()
@@ -162,7 +178,7 @@ pub(crate) fn one_url(
     })
 }
 
-fn drain(drain: &Drain, source: &Source<'_>) -> anyhow::Result<Settings> {
+fn drain(drain: &Drain, source: &Source<'_>, faults: &mut Vec<Fault>) -> Settings {
     let mut settings = Settings::new();
     if let Some(prefetch) = drain.prefetch {
         settings = settings.prefetch(prefetch.size());
@@ -170,9 +186,10 @@ fn drain(drain: &Drain, source: &Source<'_>) -> anyhow::Result<Settings> {
     if let Some(lease) = &drain.lease {
         let span = lease.get_ref().0;
         if span < Duration::from_secs(1) || span > Duration::from_secs(600) {
-            return Err(source.fault(lease.span().start, "must be 1s to 10m"));
+            faults.push(source.fault(lease.span().start, "must be 1s to 10m"));
+        } else {
+            settings = settings.lease(span);
         }
-        settings = settings.lease(span);
     }
     if let Some(share) = drain.lock_share {
         settings = settings.lock_share(share.0);
@@ -187,14 +204,16 @@ fn drain(drain: &Drain, source: &Source<'_>) -> anyhow::Result<Settings> {
     if let Some(keep) = drain.keep_sent {
         settings = settings.keep_sent(keep.0);
     }
-    Ok(settings)
+    settings
 }
 
-fn policy(name: &str, channel: &Channel, source: &Source<'_>) -> anyhow::Result<Policy> {
+fn policy(name: &str, channel: &Channel, source: &Source<'_>, faults: &mut Vec<Fault>) -> Policy {
     let mut policy = Policy::default();
     if let Some(retry) = &channel.retry {
-        policy = retries(policy, retry.get_ref())
-            .map_err(|reason| source.channel_fault(name, "retry", reason))?;
+        policy = retries(policy.clone(), retry.get_ref()).unwrap_or_else(|reason| {
+            faults.push(source.channel_fault(name, "retry", reason));
+            policy
+        });
     }
     if let Some(requests) = channel.max_in_flight {
         policy = policy.max_in_flight(requests.size());
@@ -217,7 +236,7 @@ fn policy(name: &str, channel: &Channel, source: &Source<'_>) -> anyhow::Result<
             model::Holds::Message => Hold::Message,
         });
     }
-    Ok(policy)
+    policy
 }
 
 fn retries(mut policy: Policy, retry: &Retry) -> Result<Policy, &'static str> {

@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 
 use sqlite_outbox::{HttpDispatcher, Otherwise, ReplyRule, Route, Secret};
 
-use super::fault::Source;
+use super::fault::{Fault, Source};
 use super::model::{self, Channel};
 use super::values::Place;
 
 type Change = Box<dyn FnOnce(Route) -> Route>;
+
+/// Stands for a URL that is not there or cannot be used, while the other keys are looked at.
+pub(super) const PLACEHOLDER: &str = "https://settings.invalid/";
 
 /// A route in the making: each key with what it does, so that a fault can be put to its key.
 struct Parts {
@@ -17,9 +20,9 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(channel: &Channel, folder: &Path) -> Self {
+    fn new(channel: &Channel, url: &str, folder: &Path) -> Self {
         let method = channel.method.as_deref().unwrap_or("POST");
-        let start = Route::post(&channel.url).allow_http(channel.allow_http);
+        let start = Route::post(url).allow_http(channel.allow_http);
         let mut parts = Self {
             route: start,
             steps: Vec::new(),
@@ -30,7 +33,7 @@ impl Parts {
             Place::File(path) => Secret::file(from(path)),
             Place::Command(command) => Secret::command(command),
         };
-        let (url, verb, plain) = (channel.url.clone(), method.to_string(), channel.allow_http);
+        let (url, verb, plain) = (url.to_string(), method.to_string(), channel.allow_http);
         parts.step("method", move |_| Route::new(verb, url).allow_http(plain));
         for (name, value) in channel.headers.clone() {
             parts.step("headers", |route| route.header(name, value));
@@ -100,36 +103,47 @@ impl Parts {
         self.steps.into_iter().fold(self.route, apply)
     }
 
-    /// The first key that the library refuses, and why.
-    fn culprit(self, name: &str) -> Option<(&'static str, String)> {
+    /// The keys that the library refuses, and why.
+    fn refused(self, name: &str) -> Vec<(&'static str, String)> {
         let mut route = self.route;
-        if let Some(reason) = refused(name, &route) {
-            return Some(("url", reason));
-        }
+        let mut found = Vec::new();
         for (key, change) in self.steps {
-            route = change(route);
-            if let Some(reason) = refused(name, &route) {
-                return Some((key, reason));
+            let next = change(route.clone());
+            match refused(name, &next) {
+                None => route = next,
+                Some(reason) => found.push((key, reason)),
             }
         }
-        None
+        found
     }
 }
 
-/// The route of a channel. A fault names the key and its line.
+/// The route of a channel, or all that is wrong with it.
 pub(super) fn route(
     name: &str,
     channel: &Channel,
     folder: &Path,
     source: &Source<'_>,
-) -> anyhow::Result<Route> {
-    let route = Parts::new(channel, folder).whole();
+) -> Result<Route, Vec<Fault>> {
+    let parts = |url| Parts::new(channel, url, folder);
+    let route = parts(&channel.url).whole();
     let Some(reason) = refused(name, &route) else {
         return Ok(route);
     };
-    let culprit = Parts::new(channel, folder).culprit(name);
-    let (key, reason) = culprit.unwrap_or(("url", reason));
-    Err(source.channel_fault(name, key, &format!("is wrong: {reason}")))
+    let mut found = match refused(name, &parts(&channel.url).route) {
+        None => parts(&channel.url).refused(name),
+        Some(reason) => [("url", reason)]
+            .into_iter()
+            .chain(parts(PLACEHOLDER).refused(name))
+            .collect(),
+    };
+    if found.is_empty() {
+        found.push(("url", reason));
+    }
+    let fault = |(key, reason): (_, String)| {
+        source.channel_fault(name, key, &format!("is wrong: {reason}"))
+    };
+    Err(found.into_iter().map(fault).collect())
 }
 
 /// What the library has against a route.

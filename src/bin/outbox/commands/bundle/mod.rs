@@ -3,10 +3,10 @@
 mod redact;
 
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
-use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
@@ -14,22 +14,27 @@ use sqlite_outbox::{
     Attempt, AuditEntry, Entry, Error, Filter, Outbox, SCHEMA_VERSION, Status, Why,
 };
 
+use redact::Private;
+
 use super::check::{self, File, Found};
 use super::entry::Failed;
 use super::status;
 use super::why::Dead;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, exact, json_text, now};
+use crate::output::{Out, count, exact, json_text, note, now};
+use crate::partial::{self, Partial};
 use crate::settings;
+use crate::signals::Signals;
 
 /// Messages of each kind that are told.
 const MOST: usize = 200;
 
 /// Write a support file, without payloads or secrets
 ///
-/// One JSON text. Left out are payloads, answers, headers, recipients, principals and dedupe keys;
-/// of the settings, header values, logins and what follows ? in a URL. Errors are in it as the
-/// receiver said them: look it through before you send it.
+/// One JSON text. Left out are payloads, answers, headers, recipients, principals and keys, also
+/// where an error repeats them; of the settings, header values, logins and what follows ? in a URL.
+/// Of an answer the error keeps only what the receiver calls its message: look it through before you
+/// send it. Of a damaged file it has what can be read, and says what is missing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -54,8 +59,10 @@ struct Bundle<'a> {
     schema_version: i64,
     system: String,
     instance_id: &'a str,
+    /// What of a damaged file could not be read.
+    missing: Vec<Missing>,
     file: File<'a>,
-    status: status::Status<'a>,
+    status: Option<status::Status<'a>>,
     findings: Vec<Found<'a>>,
     why: Vec<String>,
     dead: Vec<Dead<'a>>,
@@ -106,17 +113,18 @@ struct Done<'a> {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open_to_read()?;
     if arguments.to.as_os_str() == "-" {
-        let text = gather(&outbox, arguments.config.as_deref())?;
+        let (text, missing) = gather(&outbox, arguments.config.as_deref())?;
         let mut out = Out::new();
         out.line(text.trim_end())?;
         out.flush()?;
+        remark(missing);
         return Ok(Exit::Done);
     }
     // Before the work of minutes, and again when it is written.
     if arguments.to.symlink_metadata().is_ok() {
         return Err(Error::Exists(arguments.to.clone()).into());
     }
-    let text = gather(&outbox, arguments.config.as_deref())?;
+    let (text, missing) = gather(&outbox, arguments.config.as_deref())?;
     write(&arguments.to, &text)?;
     let path = arguments.to.to_string_lossy();
     let mut out = Out::new();
@@ -131,85 +139,191 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         ))?,
     }
     out.flush()?;
+    remark(missing);
     Ok(Exit::Done)
 }
 
-fn gather(outbox: &Outbox, config: Option<&Path>) -> anyhow::Result<String> {
-    let stats = outbox.stats()?;
-    let info = outbox.file_info()?;
-    let mut findings = outbox.check()?;
+fn remark(missing: usize) {
+    if missing > 0 {
+        let parts = count(missing as u64, "part", "parts");
+        note(&format!(
+            "the file is damaged: {parts} of it could not be read, and \"missing\" in the support \
+             file says which"
+        ));
+    }
+}
+
+/// What could not be read of a file, and why; its other parts are there.
+#[derive(Serialize)]
+struct Missing {
+    part: &'static str,
+    error: String,
+}
+
+/// Reads part by part: of a damaged file, what can be read.
+#[derive(Default)]
+struct Reader {
+    missing: Vec<Missing>,
+}
+
+impl Reader {
+    fn lacks(&mut self, part: &'static str, error: &Error) {
+        let error = error.chain();
+        self.missing.push(Missing { part, error });
+    }
+
+    fn part<T: Default>(&mut self, part: &'static str, read: Result<T, Error>) -> T {
+        read.unwrap_or_else(|error| {
+            self.lacks(part, &error);
+            T::default()
+        })
+    }
+
+    /// The messages that have something to say, with their attempts.
+    fn troubled(&mut self, outbox: &Outbox) -> Vec<Told> {
+        let mut found = Vec::new();
+        for status in [
+            Status::Dead,
+            Status::Sending,
+            Status::Pending,
+            Status::Waiting,
+        ] {
+            for entry in self.page(outbox, &Filter::new().status(status)) {
+                if entry.last_error.is_some() || status == Status::Sending {
+                    let attempts = outbox.attempts(entry.id);
+                    let attempts = self.part("failed attempts of a message", attempts);
+                    found.push(Told::new(entry, attempts));
+                }
+            }
+        }
+        found
+    }
+
+    /// The first messages; those before the first that cannot be read where one cannot.
+    fn page(&mut self, outbox: &Outbox, filter: &Filter) -> Vec<Entry> {
+        let limits = std::iter::successors(Some(MOST), |it| (*it > 1).then_some(it / 2));
+        let mut failed = None;
+        for limit in limits {
+            match outbox.list(&filter.clone().limit(limit)) {
+                Ok(page) => {
+                    failed.iter().for_each(|it| self.lacks("messages", it));
+                    return page;
+                }
+                Err(error) => {
+                    let damaged = matches!(error, Error::Damaged(_));
+                    failed = Some(error);
+                    if !damaged {
+                        break;
+                    }
+                }
+            }
+        }
+        failed.iter().for_each(|it| self.lacks("messages", it));
+        Vec::new()
+    }
+}
+
+/// A message with its attempts, without what is private.
+struct Told {
+    entry: Entry,
+    attempts: Vec<Attempt>,
+    private: Private,
+    payload_bytes: usize,
+}
+
+impl Told {
+    fn new(mut entry: Entry, mut attempts: Vec<Attempt>) -> Self {
+        let private = Private::of(&entry);
+        private.leave(&mut entry.last_error);
+        attempts
+            .iter_mut()
+            .for_each(|it| private.leave(&mut it.error));
+        // Only its length is told.
+        let payload_bytes = std::mem::take(&mut entry.payload).len();
+        Self {
+            entry,
+            attempts,
+            private,
+            payload_bytes,
+        }
+    }
+}
+
+/// The text of the support file, and how many parts of the file could not be read.
+fn gather(outbox: &Outbox, config: Option<&Path>) -> anyhow::Result<(String, usize)> {
+    let mut reader = Reader::default();
+    let info = reader.part("file", outbox.file_info());
+    let mut stats = reader.part("status", outbox.stats().map(Some));
+    let mut findings = reader.part("findings", outbox.check());
+    let messages = reader.troubled(outbox);
+    // What stands in texts about several messages may be of any of them.
+    let mut private = Private::all(messages.iter().map(|it| &it.private));
     let (mut settings, mut settings_error) = (None, None);
     if let Some(path) = config {
         match settings::load(path, None) {
             Ok(loaded) => {
-                findings.extend(check::settings(outbox, &loaded)?);
-                settings = Some(redact::settings(path)?);
+                let more = check::settings(outbox, &loaded);
+                findings.extend(more.unwrap_or_default());
+                let (told, secrets) = redact::settings(path)?;
+                private.add(secrets);
+                settings = Some(told);
             }
             Err(error) => settings_error = Some(format!("{error:#}")),
         }
     }
-    let why = outbox.why_all()?;
-    let dead = outbox.dead_reasons()?;
-    let entries = troubled(outbox)?;
-    let audit = outbox.audit(None, MOST)?;
-    json_text(&Bundle {
+    let mut why = reader.part("why", outbox.why_all());
+    let mut dead = reader.part("dead letters", outbox.dead_reasons());
+    let mut audit = reader.part("audit", outbox.audit(None, MOST));
+    let channels = stats.iter_mut().flat_map(|it| &mut it.channels);
+    channels.for_each(|it| private.leave(&mut it.reason));
+    findings
+        .iter_mut()
+        .for_each(|it| it.text = private.out_of(&it.text));
+    why.iter_mut()
+        .for_each(|it| without_private(&mut it.why, &private));
+    dead.iter_mut().for_each(|it| private.leave(&mut it.text));
+    audit
+        .iter_mut()
+        .for_each(|it| private.leave(&mut it.reason));
+    let missing = reader.missing;
+    let lacking = missing.len();
+    let text = json_text(&Bundle {
         made_at: exact(now()),
         tool: env!("CARGO_PKG_VERSION"),
         schema_version: SCHEMA_VERSION,
         system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
         instance_id: outbox.instance_id(),
+        missing,
         file: File::new(&info),
-        status: status::as_json(&stats),
+        status: stats.as_ref().map(status::as_json),
         findings: findings
             .iter()
             .map(|it| Found::new(it, Path::new("FILE")))
             .collect(),
         why: why
             .iter()
-            .map(|it| format!("{}: {}", it.messages, without_keys(it.why.clone())))
+            .map(|it| format!("{}: {}", it.messages, it.why))
             .collect(),
         dead: dead.iter().map(Dead::new).collect(),
-        messages: entries
-            .iter()
-            .map(|(entry, all)| message(entry, all))
-            .collect(),
+        messages: messages.iter().map(message).collect(),
         audit: audit.iter().map(audited).collect(),
         settings,
         settings_error,
-    })
+    })?;
+    Ok((text, lacking))
 }
 
 /// The same reason; a key may be a person's name.
-fn without_keys(mut why: Why) -> Why {
+fn without_private(why: &mut Why, private: &Private) {
     why.dedupe_key = "…".into();
-    why.behind = why.behind.map(|it| Box::new(without_keys(*it)));
-    why
-}
-
-/// The messages that have something to say, with their attempts.
-fn troubled(outbox: &Outbox) -> anyhow::Result<Vec<(Entry, Vec<Attempt>)>> {
-    let mut found = Vec::new();
-    for status in [
-        Status::Dead,
-        Status::Sending,
-        Status::Pending,
-        Status::Waiting,
-    ] {
-        let page = outbox.list(&Filter::new().status(status).limit(MOST))?;
-        for mut entry in page {
-            let bytes = entry.payload.len();
-            if entry.last_error.is_some() || status == Status::Sending {
-                let attempts = outbox.attempts(entry.id)?;
-                // Only its length is told.
-                entry.payload = vec![0; bytes];
-                found.push((entry, attempts));
-            }
-        }
+    private.leave(&mut why.detail);
+    if let Some(head) = &mut why.behind {
+        without_private(head, private);
     }
-    Ok(found)
 }
 
-fn message<'a>(entry: &'a Entry, attempts: &'a [Attempt]) -> Message<'a> {
+fn message(told: &Told) -> Message<'_> {
+    let entry = &told.entry;
     Message {
         id: entry.id,
         channel: &entry.channel,
@@ -217,7 +331,7 @@ fn message<'a>(entry: &'a Entry, attempts: &'a [Attempt]) -> Message<'a> {
         event_type: entry.event_type.as_deref(),
         ordered: entry.ordering_key.is_some(),
         status: entry.status.as_str(),
-        payload_bytes: entry.payload.len(),
+        payload_bytes: told.payload_bytes,
         available_at: entry.available_at,
         expires_at: entry.expires_at,
         next_attempt_at: entry.next_attempt_at,
@@ -227,7 +341,7 @@ fn message<'a>(entry: &'a Entry, attempts: &'a [Attempt]) -> Message<'a> {
         last_attempt_at: entry.last_attempt_at,
         settled_at: entry.settled_at,
         last_error: entry.last_error.as_deref(),
-        failed_attempts: attempts.iter().map(Failed::new).collect(),
+        failed_attempts: told.attempts.iter().map(Failed::new).collect(),
     }
 }
 
@@ -244,22 +358,29 @@ fn audited(entry: &AuditEntry) -> Audited<'_> {
 
 /// For the eyes of whoever made it, until they hand it on.
 fn write(to: &Path, text: &str) -> anyhow::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let shown = || format!("{} cannot be written", to.display());
-    let mut file = match options.open(to) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            return Err(Error::Exists(to.into()).into());
-        }
-        opened => opened.with_context(shown)?,
+    /// Far longer than it takes: what is older was left by one that was killed.
+    const WRITTEN: Duration = Duration::from_secs(600);
+    let ended = UNIX_EPOCH + Duration::from_millis(now().unsigned_abs());
+    let left = |path: &&PathBuf| {
+        let changed = path.metadata().and_then(|it| it.modified());
+        changed.is_ok_and(|it| ended.duration_since(it).is_ok_and(|span| span > WRITTEN))
     };
-    let written = file
-        .write_all(text.as_bytes())
-        .and_then(|()| file.sync_all());
-    if written.is_err() {
-        let _ = std::fs::remove_file(to);
-    }
-    written.with_context(shown)
+    let others = partial::others(to);
+    others
+        .iter()
+        .filter(left)
+        .for_each(|it| partial::remove(it));
+    let failed = |error: io::Error| match error.kind() {
+        ErrorKind::AlreadyExists => Error::Exists(to.into()).into(),
+        _ => anyhow::Error::new(error).context(format!("{} cannot be written", to.display())),
+    };
+    // It is done in a moment, and removed if not.
+    let _signals = Signals::listen()?;
+    let partial = Partial::beside(to).map_err(failed)?;
+    let whole = || {
+        let mut file = OpenOptions::new().write(true).open(partial.path())?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    whole().and_then(|()| partial.publish()).map_err(failed)
 }
