@@ -2,6 +2,8 @@
 
 mod storage;
 
+use std::collections::HashMap;
+
 use crate::clock::{FIRST_HONEST, millis};
 use crate::condition::{Finding, Severity};
 use crate::dispatch::{self, Failure};
@@ -285,10 +287,12 @@ fn lanes(conn: &rusqlite::Connection, _: i64) -> Result<Vec<Finding>> {
 
 fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
     let stats: Stats = crate::store::stats::stats(conn, now)?;
+    let known: HashMap<&str, &ChannelStats> =
+        stats.channels.iter().map(|it| (&*it.channel, it)).collect();
     let mut found = Vec::new();
     for name in read::channels(conn)? {
         let shown = name.show();
-        let Some(channel) = stats.channels.iter().find(|it| it.channel == shown) else {
+        let Some(channel) = known.get(&*shown) else {
             continue;
         };
         found.extend(state(channel, now));

@@ -53,11 +53,11 @@ fn hot_statements(conn: &Connection) {
         claim::STALE,
         upkeep::DUE_LATER,
         why::OTHER,
-        why::CLAIMED,
         why::KINDS[0],
         why::KINDS[1],
         why::KINDS[2],
-        why::KINDS[5],
+        why::LAST_DRAIN,
+        stats::DUE,
     ];
     let lane = [
         claim::FOLLOWERS,
@@ -65,7 +65,7 @@ fn hot_statements(conn: &Connection) {
         upkeep::NEXT_LANE_CHANNEL,
         upkeep::HEADLESS,
         why::BLOCKER,
-        why::KINDS[3],
+        stats::WAITING,
     ];
     let expiry = [upkeep::EXPIRED, upkeep::NEXT_EXPIRY];
     let settled = [
@@ -75,13 +75,15 @@ fn hot_statements(conn: &Connection) {
         round::ODD[0],
         round::ODD[1],
         round::ODD[2],
+        why::LAST_DRAIN,
+        stats::SETTLED,
     ];
     let dead = [
         operate::DEAD_LANES,
         select::DEAD,
         select::DEAD_EDGE,
         select::DEAD_WITH_REASON,
-        why::KINDS[4],
+        stats::DEAD,
     ];
     let groups: [(&str, &[&str]); 5] = [
         ("outbox_due", &due),
@@ -151,14 +153,14 @@ fn what_is_settled(conn: &Connection) {
         ("(channel=? AND dedupe_key=?)", &[enqueue::HOLDER]),
         (
             "outbox_due (channel=? AND status=?",
-            &[stats::UNSENT, stats::MOST_ATTEMPTS],
+            &[stats::MOST_ATTEMPTS],
         ),
         ("outbox_expiry", &[upkeep::DATED_BEFORE]),
         (
             "INTEGER PRIMARY KEY (rowid>?)",
             &[census::COUNT, census::FILL],
         ),
-        ("PRIMARY KEY (channel=?)", &[stats::STATE, &state]),
+        ("PRIMARY KEY (channel=?)", &[&state]),
     ];
     // Either by each id, or between the first and the last, never further.
     for sql in [claim::take_sql(SET), settle::sent_sql(SET)] {

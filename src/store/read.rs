@@ -96,6 +96,10 @@ impl Name {
         Self(name.into())
     }
 
+    pub(crate) fn read(row: &Row<'_>, column: &str) -> rusqlite::Result<Self> {
+        Ok(Self(bytes(row.get_ref(column)?).to_vec()))
+    }
+
     pub(crate) fn show(&self) -> String {
         String::from_utf8_lossy(&self.0).into_owned()
     }

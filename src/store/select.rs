@@ -9,6 +9,7 @@ use crate::entry::{AuditEntry, DeadReason, Status};
 use crate::error::Result;
 use crate::selection::Selection;
 use crate::store::read::{Name, bytes, channels, number, text};
+use crate::store::stats;
 
 /// Rows that one statement looks at, at most.
 const SLICE: i64 = 5_000;
@@ -129,9 +130,9 @@ fn slices(
 /// Why letters are dead, most frequent first.
 pub(crate) fn dead_reasons(conn: &Connection) -> Result<Vec<DeadReason>> {
     let mut groups = BTreeMap::new();
-    for name in channels(conn)? {
+    for dead in stats::groups(conn, stats::DEAD)? {
         let mut from = 0;
-        while let Some(last) = dead_slice(conn, &name, from, &mut groups)? {
+        while let Some(last) = dead_slice(conn, &dead.channel, from, &mut groups)? {
             from = last;
         }
     }

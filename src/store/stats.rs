@@ -1,24 +1,69 @@
-//! Counting, channel by channel, from the partial indexes.
+//! Counting from the partial indexes, all channels by a few statements.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::circuit::OnDead;
 use crate::error::Result;
-use crate::stats::{ChannelState, ChannelStats, Counts, Stats};
-use crate::store::read::{Name, channels, number, text};
+use crate::stats::{ChannelState, ChannelStats, Stats};
+use crate::store::read::{Name, number, text};
 
 /// Settled messages that one statement counts.
 const SLICE: i64 = 50_000;
 
-pub(crate) const UNSENT: &str = "
-    SELECT p.n AS pending, w.n AS waiting, s.n AS sending, p.first AS pending_first,
-           w.first AS waiting_first, s.first AS sending_first
-      FROM (SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_due
-             WHERE channel = ?1 AND status = 'pending') AS p,
-           (SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_lane
-             WHERE channel = ?1 AND ordering_key IS NOT NULL AND status = 'waiting') AS w,
-           (SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_due
-             WHERE channel = ?1 AND status = 'sending') AS s";
+/// A count of each channel and status, with the lowest id and when that was enqueued: a walk along an
+/// index, from the channel after one.
+macro_rules! groups {
+    ($index:literal, $which:literal) => {
+        concat!(
+            "SELECT g.channel, g.status, g.n, g.first, g.last, g.latest,
+                    (SELECT o.created_at FROM outbox AS o WHERE o.id = g.first) AS created
+               FROM (SELECT channel, status, count(*) AS n, min(id) AS first, max(id) AS last,
+                            max(next_attempt_at) AS latest
+                       FROM outbox INDEXED BY ",
+            $index,
+            " WHERE channel > ?1 AND ",
+            $which,
+            " GROUP BY channel, status) AS g"
+        )
+    };
+}
+
+/// Index `outbox_due`.
+pub(crate) const DUE: &str = groups!("outbox_due", "(status = 'pending' OR status = 'sending')");
+
+/// Index `outbox_lane`.
+pub(crate) const WAITING: &str = "
+    SELECT g.channel, 'waiting' AS status, g.n, g.first, g.last, 0 AS latest,
+           (SELECT o.created_at FROM outbox AS o WHERE o.id = g.first) AS created
+      FROM (SELECT channel, count(*) AS n, min(id) AS first, max(id) AS last
+              FROM outbox INDEXED BY outbox_lane
+             WHERE channel > ?1 AND ordering_key IS NOT NULL AND status = 'waiting'
+             GROUP BY channel) AS g";
+
+/// Index `outbox_dead_rows`.
+pub(crate) const DEAD: &str = "
+    SELECT channel, 'dead' AS status, count(*) AS n, min(id) AS first, max(id) AS last,
+           0 AS latest, NULL AS created
+      FROM outbox INDEXED BY outbox_dead_rows
+     WHERE channel > ?1 AND status = 'dead' GROUP BY channel";
+
+/// Which channels have something settled, a step each.
+pub(crate) const SETTLED: &str = "
+    WITH RECURSIVE used (channel) AS (
+      SELECT min(channel) FROM outbox
+      UNION ALL
+      SELECT (SELECT min(o.channel) FROM outbox AS o WHERE o.channel > used.channel)
+        FROM used WHERE used.channel IS NOT NULL)
+    SELECT channel,
+           EXISTS (SELECT 1 FROM outbox AS o INDEXED BY outbox_settled
+                    WHERE o.channel = used.channel AND o.status = 'sent') AS sent,
+           EXISTS (SELECT 1 FROM outbox AS o INDEXED BY outbox_settled
+                    WHERE o.channel = used.channel AND o.status = 'expired') AS expired,
+           EXISTS (SELECT 1 FROM outbox AS o INDEXED BY outbox_settled
+                    WHERE o.channel = used.channel AND o.status = 'cancelled') AS cancelled
+      FROM used WHERE channel IS NOT NULL";
 
 /// Back-off doubles, so the most attempts are among those that wait longest.
 pub(crate) const MOST_ATTEMPTS: &str = "
@@ -30,18 +75,101 @@ pub(crate) const MOST_ATTEMPTS: &str = "
       SELECT * FROM (SELECT attempts FROM outbox INDEXED BY outbox_due
                       WHERE channel = ?1 AND status = 'sending' LIMIT 10000))";
 
-pub(crate) const STATE: &str = "
-    SELECT state, since, until, reason_code, reason, paused_at, paused_by, pause_reason, clock_skew, on_dead
-      FROM outbox_channel WHERE channel = ?1";
+pub(crate) const STATES: &str = "
+    SELECT channel, state, since, until, reason_code, reason, paused_at, paused_by, pause_reason,
+           clock_skew, on_dead
+      FROM outbox_channel";
+
+/// Messages of one channel with one status.
+#[derive(Debug, Clone)]
+pub(crate) struct Group {
+    pub(crate) channel: Name,
+    pub(crate) count: u64,
+    /// The lowest id and the highest, and when the lowest was enqueued.
+    pub(crate) first: i64,
+    pub(crate) last: i64,
+    created: Option<i64>,
+    /// The last due time; 0 where there is none.
+    pub(crate) latest: i64,
+    status: String,
+}
+
+impl Group {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let value = |column| Ok::<_, rusqlite::Error>(number(row, column)?.unwrap_or_default());
+        Ok(Self {
+            channel: Name::read(row, "channel")?,
+            count: value("n")?.unsigned_abs(),
+            first: value("first")?,
+            last: value("last")?,
+            created: number(row, "created")?,
+            latest: value("latest")?,
+            status: text(row, "status")?.unwrap_or_default(),
+        })
+    }
+
+    pub(crate) fn is(&self, status: &str) -> bool {
+        self.status == status
+    }
+}
+
+/// All groups that a statement finds. So that no read lasts, it begins anew after each [`SLICE`].
+pub(crate) fn groups(conn: &Connection, sql: &str) -> Result<Vec<Group>> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut more = true;
+    while std::mem::take(&mut more) {
+        let after = groups.last().map_or(Name::new(""), |it| it.channel.clone());
+        let mut rows = statement.query([&after])?;
+        let mut seen = 0;
+        while let Some(row) = rows.next()? {
+            let group = Group::read(row)?;
+            if seen > SLICE && groups.last().is_some_and(|it| it.channel != group.channel) {
+                more = true;
+                break;
+            }
+            seen = seen.saturating_add_unsigned(group.count);
+            groups.push(group);
+        }
+    }
+    Ok(groups)
+}
 
 /// The whole file.
 pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Stats> {
+    let mut channels = states(conn)?;
+    for sql in [DUE, WAITING, DEAD] {
+        for group in groups(conn, sql)? {
+            add(
+                conn,
+                channels.entry(group.channel.clone()).or_default(),
+                &group,
+            )?;
+        }
+    }
+    for (name, has) in settled_channels(conn)? {
+        let counts = &mut channels.entry(name.clone()).or_default().stats.counts;
+        for (status, has) in has {
+            match status {
+                _ if !has => {}
+                "sent" => counts.sent = settled(conn, &name, status)?,
+                "expired" => counts.expired = settled(conn, &name, status)?,
+                _ => counts.cancelled = settled(conn, &name, status)?,
+            }
+        }
+    }
     let mut stats = Stats {
         now,
         ..Stats::default()
     };
-    for name in channels(conn)? {
-        let channel = channel(conn, &name)?;
+    for (
+        name,
+        Known {
+            stats: mut channel, ..
+        },
+    ) in channels
+    {
+        channel.channel = name.show();
         stats.total.add(&channel.counts);
         stats.channels.push(channel);
     }
@@ -51,51 +179,51 @@ pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Stats> {
     Ok(stats)
 }
 
-fn channel(conn: &Connection, name: &Name) -> Result<ChannelStats> {
-    let mut stats = state(conn, name)?;
-    stats.channel = name.show();
-    stats.counts = counts(conn, name)?;
-    Ok(stats)
+/// A channel while it is counted.
+#[derive(Debug, Default)]
+struct Known {
+    stats: ChannelStats,
+    /// Its lowest unsent message.
+    first: Option<i64>,
 }
 
-fn counts(conn: &Connection, name: &Name) -> Result<Counts> {
-    let (mut counts, first) = conn.prepare_cached(UNSENT)?.query_row([name], |row| {
-        let count =
-            |column| Ok::<_, rusqlite::Error>(number(row, column)?.map_or(0, i64::unsigned_abs));
-        let first = [
-            number(row, "pending_first")?,
-            number(row, "waiting_first")?,
-            number(row, "sending_first")?,
-        ];
-        let counts = Counts {
-            pending: count("pending")?,
-            waiting: count("waiting")?,
-            sending: count("sending")?,
-            ..Counts::default()
-        };
-        Ok((counts, first.into_iter().flatten().min()))
-    })?;
-    if let Some(id) = first {
-        counts.oldest_unsent_at = conn
-            .prepare_cached("SELECT created_at FROM outbox WHERE id = ?1")?
-            .query_row([id], |row| number(row, "created_at"))
-            .optional()?
-            .flatten();
+fn add(conn: &Connection, known: &mut Known, group: &Group) -> Result<()> {
+    let counts = &mut known.stats.counts;
+    if group.is("dead") {
+        counts.dead = group.count;
+        return Ok(());
+    }
+    match &*group.status {
+        "pending" => counts.pending = group.count,
+        "waiting" => counts.waiting = group.count,
+        _ => counts.sending = group.count,
+    }
+    if known.first.is_none_or(|first| group.first < first) {
+        known.first = Some(group.first);
+        counts.oldest_unsent_at = group.created;
+    }
+    // What was never tried has no attempts.
+    if group.latest > 0 || group.is("sending") {
         let most = conn
             .prepare_cached(MOST_ATTEMPTS)?
-            .query_row([name], |row| number(row, "most"))?;
+            .query_row([&group.channel], |row| number(row, "most"))?;
         counts.max_attempts = u32::try_from(most.unwrap_or(0).max(0)).unwrap_or(u32::MAX);
     }
-    let dead = "SELECT count(*) FROM outbox INDEXED BY outbox_dead_rows
-                 WHERE channel = ?1 AND status = 'dead'";
-    let dead: i64 = conn
-        .prepare_cached(dead)?
-        .query_row([name], |row| row.get(0))?;
-    counts.dead = dead.unsigned_abs();
-    counts.sent = settled(conn, name, "sent")?;
-    counts.expired = settled(conn, name, "expired")?;
-    counts.cancelled = settled(conn, name, "cancelled")?;
-    Ok(counts)
+    Ok(())
+}
+
+type Has = [(&'static str, bool); 3];
+
+fn settled_channels(conn: &Connection) -> Result<Vec<(Name, Has)>> {
+    let mut statement = conn.prepare_cached(SETTLED)?;
+    let channels = statement.query_map([], |row| {
+        let mut has: Has = ["sent", "expired", "cancelled"].map(|status| (status, false));
+        for (status, has) in &mut has {
+            *has = row.get(*status)?;
+        }
+        Ok((Name::read(row, "channel")?, has))
+    })?;
+    Ok(channels.collect::<rusqlite::Result<_>>()?)
 }
 
 /// A history of years is counted in steps along the moment of settling: without a write-ahead log
@@ -113,6 +241,14 @@ fn settled(conn: &Connection, name: &Name, status: &'static str) -> Result<u64> 
                 $rest
             )
         };
+    }
+    // Of most channels it is this little.
+    let few = sql!("1", "?3 > 0 LIMIT ?3");
+    let few: i64 = conn
+        .prepare_cached(&format!("SELECT count(*) FROM ({few})"))?
+        .query_row(params![name, status, SLICE], |row| row.get(0))?;
+    if few < SLICE {
+        return Ok(few.unsigned_abs());
     }
     let edge = sql!(
         "settled_at",
@@ -138,33 +274,40 @@ fn settled(conn: &Connection, name: &Name, status: &'static str) -> Result<u64> 
 }
 
 /// What every process agrees on. A person's pause shows before any other state.
-fn state(conn: &Connection, name: &Name) -> Result<ChannelStats> {
-    let stored = conn.prepare_cached(STATE)?.query_row([name], |row| {
-        let stored = ChannelStats {
-            state: ChannelState::parse(&text(row, "state")?.unwrap_or_default()),
-            since: number(row, "since")?,
-            until: number(row, "until")?,
-            reason_code: text(row, "reason_code")?,
-            reason: text(row, "reason")?,
-            clock_skew: number(row, "clock_skew")?,
-            on_dead: match text(row, "on_dead")?.as_deref() {
-                Some("skip") => OnDead::Skip,
-                _ => OnDead::Hold,
-            },
-            ..ChannelStats::default()
-        };
-        Ok(match number(row, "paused_at")? {
-            None => stored,
-            paused_at => ChannelStats {
-                state: ChannelState::Paused,
-                since: paused_at,
-                until: None,
-                reason_code: Some("paused".into()),
-                reason: text(row, "pause_reason")?,
-                paused_by: text(row, "paused_by")?,
-                ..stored
-            },
-        })
-    });
-    Ok(stored.optional()?.unwrap_or_default())
+fn states(conn: &Connection) -> Result<BTreeMap<Name, Known>> {
+    let mut statement = conn.prepare_cached(STATES)?;
+    let states = statement.query_map([], |row| {
+        let stats = state(row)?;
+        let known = Known { stats, first: None };
+        Ok((Name::read(row, "channel")?, known))
+    })?;
+    Ok(states.collect::<rusqlite::Result<_>>()?)
+}
+
+fn state(row: &Row<'_>) -> rusqlite::Result<ChannelStats> {
+    let stored = ChannelStats {
+        state: ChannelState::parse(&text(row, "state")?.unwrap_or_default()),
+        since: number(row, "since")?,
+        until: number(row, "until")?,
+        reason_code: text(row, "reason_code")?,
+        reason: text(row, "reason")?,
+        clock_skew: number(row, "clock_skew")?,
+        on_dead: match text(row, "on_dead")?.as_deref() {
+            Some("skip") => OnDead::Skip,
+            _ => OnDead::Hold,
+        },
+        ..ChannelStats::default()
+    };
+    Ok(match number(row, "paused_at")? {
+        None => stored,
+        paused_at => ChannelStats {
+            state: ChannelState::Paused,
+            since: paused_at,
+            until: None,
+            reason_code: Some("paused".into()),
+            reason: text(row, "pause_reason")?,
+            paused_by: text(row, "paused_by")?,
+            ..stored
+        },
+    })
 }

@@ -6,9 +6,9 @@ use crate::circuit::Channel;
 use crate::entry::Status;
 use crate::error::Result;
 use crate::stats::far_ahead;
-use crate::store::channel;
-use crate::store::read::{Name, channels, number, text};
+use crate::store::read::{Name, number, text};
 use crate::store::retention::settled;
+use crate::store::{channel, stats};
 
 const FACTS: &str = "
 SELECT o.id, o.channel, o.dedupe_key, o.status, o.next_attempt_at, o.claims, o.attempts, o.ordering_key,
@@ -45,24 +45,30 @@ SELECT EXISTS (SELECT 1 FROM outbox WHERE channel = ?1 AND status = 'pending' AN
 
 const LAST_SETTLED: &str = settled!("max(settled_at)", "settled_at <= ?3");
 
-/// Index `outbox_due`.
-pub(crate) const CLAIMED: &str = "
-SELECT EXISTS (SELECT 1 FROM outbox
-                WHERE channel = ?1 AND status = 'sending' AND next_attempt_at > ?2)";
+/// By channel, a step each: indexes `outbox_due` and `outbox_settled`.
+pub(crate) const LAST_DRAIN: &str = "
+WITH RECURSIVE used (channel) AS (
+  SELECT min(channel) FROM outbox
+  UNION ALL
+  SELECT (SELECT min(o.channel) FROM outbox AS o WHERE o.channel > used.channel)
+    FROM used WHERE used.channel IS NOT NULL)
+SELECT max(max(
+    CASE WHEN EXISTS (SELECT 1 FROM outbox AS o INDEXED BY outbox_due
+                       WHERE o.channel = used.channel AND o.status = 'sending'
+                         AND o.next_attempt_at > ?1) THEN ?1 ELSE 0 END,
+    coalesce((SELECT max(o.settled_at) FROM outbox AS o INDEXED BY outbox_settled
+               WHERE o.channel = used.channel AND o.status = 'sent' AND o.settled_at <= ?1), 0),
+    coalesce((SELECT max(o.settled_at) FROM outbox AS o INDEXED BY outbox_settled
+               WHERE o.channel = used.channel AND o.status = 'expired' AND o.settled_at <= ?1), 0)))
+  FROM used WHERE used.channel IS NOT NULL";
 
-/// The first message of each kind in a channel, and how many there are of it.
-pub(crate) const KINDS: [&str; 6] = [
-    "SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_due
-      WHERE channel = ?1 AND status = 'sending' AND ?2 + ?3 IS NOT NULL",
+/// The first message of each kind of pending ones in a channel, and how many there are of it.
+pub(crate) const KINDS: [&str; 3] = [
     "SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_due
       WHERE channel = ?1 AND status = 'pending' AND next_attempt_at <= min(?2, ?3)",
     "SELECT count(*) AS n, id AS first, min(next_attempt_at) FROM outbox INDEXED BY outbox_due
       WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > ?2
         AND next_attempt_at <= ?3",
-    "SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_lane
-      WHERE channel = ?1 AND ordering_key IS NOT NULL AND status = 'waiting' AND ?2 + ?3 IS NOT NULL",
-    "SELECT count(*) AS n, max(id) AS first FROM outbox INDEXED BY outbox_dead_rows
-      WHERE channel = ?1 AND status = 'dead' AND ?2 + ?3 IS NOT NULL",
     // More than ten years ahead.
     "SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_due
       WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > max(?2, ?3)",
@@ -150,35 +156,38 @@ pub(crate) fn last_sent(conn: &Connection, channel: &str, now: i64) -> Result<Op
 /// message sent or expired.
 pub(crate) fn last_drain(conn: &Connection, now: i64) -> Result<Option<i64>> {
     let sql = "SELECT at FROM outbox_attempt ORDER BY id DESC LIMIT 1";
-    let mut last: Option<i64> = conn
+    let failed: Option<i64> = conn
         .prepare_cached(sql)?
         .query_row([], |row| number(row, "at"))
         .optional()?
         .flatten();
-    for name in channels(conn)? {
-        if conn
-            .prepare_cached(CLAIMED)?
-            .query_row(params![name, now], |row| row.get(0))?
-        {
-            return Ok(Some(now));
-        }
-        for status in ["sent", "expired"] {
-            let settled: Option<i64> = conn
-                .prepare_cached(LAST_SETTLED)?
-                .query_row(params![name, status, now], |row| row.get(0))?;
-            last = last.into_iter().chain(settled).max();
-        }
-    }
+    let settled: Option<i64> = conn
+        .prepare_cached(LAST_DRAIN)?
+        .query_row([now], |row| row.get(0))?;
+    let last = failed.into_iter().chain(settled.filter(|it| *it > 0)).max();
     Ok(last.map(|at| at.min(now)))
 }
 
-/// What each channel has that has not arrived: how many of a kind, and one of them.
+/// What each channel has that has not arrived, channel by channel: how many of a kind, and one of
+/// them.
 pub(crate) fn kinds(conn: &Connection, now: i64) -> Result<Vec<(u64, i64)>> {
+    let mut groups = stats::groups(conn, stats::DUE)?;
+    groups.extend(stats::groups(conn, stats::WAITING)?);
+    groups.extend(stats::groups(conn, stats::DEAD)?);
+    // By name, and within it as they were read, but for those that are on their way.
+    groups.sort_by(|a, b| (&a.channel, !a.is("sending")).cmp(&(&b.channel, !b.is("sending"))));
     let mut kinds = Vec::new();
-    for name in channels(conn)? {
-        for sql in KINDS {
-            let kind = kind(conn, sql, &name, now)?;
-            kinds.extend(kind.filter(|(count, _)| *count > 0));
+    for group in groups {
+        match &group {
+            it if it.is("dead") => kinds.push((it.count, it.last)),
+            // None of them waits for a moment.
+            it if !it.is("pending") || it.latest <= now => kinds.push((it.count, it.first)),
+            it => {
+                for sql in KINDS {
+                    let kind = kind(conn, sql, &it.channel, now)?;
+                    kinds.extend(kind.filter(|(count, _)| *count > 0));
+                }
+            }
         }
     }
     Ok(kinds)

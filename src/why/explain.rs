@@ -1,5 +1,7 @@
 //! From what the file says to the one reason.
 
+use std::cell::OnceCell;
+
 use rusqlite::Connection;
 
 use crate::circuit::{Admission, Channel};
@@ -26,13 +28,8 @@ pub(crate) fn why(
     dispatcher: Option<&dyn Dispatcher>,
     now: i64,
 ) -> Result<Why> {
-    let facts = evidence::facts(conn, id)?.ok_or_else(|| Error::NotFound(id.to_string()))?;
-    let asked = Asked {
-        conn,
-        dispatcher,
-        now,
-    };
-    asked.explain(facts, true)
+    let why = Asked::new(conn, dispatcher, now).why(id)?;
+    why.ok_or_else(|| Error::NotFound(id.to_string()))
 }
 
 /// Explains one message of each kind in each channel.
@@ -41,22 +38,19 @@ pub(crate) fn why_all(
     dispatcher: Option<&dyn Dispatcher>,
     now: i64,
 ) -> Result<Vec<WhyGroup>> {
+    let asked = Asked::new(conn, dispatcher, now);
     let mut groups: Vec<WhyGroup> = Vec::new();
     for (messages, id) in evidence::kinds(conn, now)? {
-        match why(conn, id, dispatcher, now) {
-            Ok(why) => {
-                // What holds a whole channel holds each kind of its messages.
-                let same = |it: &&mut WhyGroup| {
-                    it.why.channel == why.channel && it.why.reason == why.reason
-                };
-                match groups.iter_mut().find(same) {
-                    Some(group) => group.messages += messages,
-                    None => groups.push(WhyGroup { messages, why }),
-                }
-            }
-            // Purged or deleted since.
-            Err(Error::NotFound(_)) => {}
-            Err(error) => return Err(error),
+        // Else it was purged or deleted since.
+        let Some(why) = asked.why(id)? else {
+            continue;
+        };
+        // What holds a whole channel holds each kind of its messages, and these stand together.
+        let own = groups.iter_mut().rev();
+        let mut own = own.take_while(|it| it.why.channel == why.channel);
+        match own.find(|it| it.why.reason == why.reason) {
+            Some(group) => group.messages += messages,
+            None => groups.push(WhyGroup { messages, why }),
         }
     }
     Ok(groups)
@@ -66,9 +60,37 @@ struct Asked<'a> {
     conn: &'a Connection,
     dispatcher: Option<&'a dyn Dispatcher>,
     now: i64,
+    /// When a drain last left a trace, once that was looked for.
+    last_drain: OnceCell<Option<i64>>,
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    fn new(conn: &'a Connection, dispatcher: Option<&'a dyn Dispatcher>, now: i64) -> Self {
+        Self {
+            conn,
+            dispatcher,
+            now,
+            last_drain: OnceCell::new(),
+        }
+    }
+
+    fn why(&self, id: i64) -> Result<Option<Why>> {
+        let facts = evidence::facts(self.conn, id)?;
+        facts.map(|facts| self.explain(facts, true)).transpose()
+    }
+
+    /// Whether no drain has left a trace since then.
+    fn silent_since(&self, since: i64) -> Result<bool> {
+        let last = match self.last_drain.get() {
+            Some(last) => *last,
+            None => {
+                let last = evidence::last_drain(self.conn, self.now)?;
+                *self.last_drain.get_or_init(|| last)
+            }
+        };
+        Ok(last.is_none_or(|it| it < since))
+    }
+
     fn explain(&self, facts: Facts, with_head: bool) -> Result<Why> {
         let now = self.now;
         let late = facts.created_at.saturating_sub(now);
@@ -227,7 +249,7 @@ impl Asked<'_> {
         if until.is_none() {
             let due = state.until.unwrap_or(self.now).min(self.now);
             let overdue = self.now.saturating_sub(due) > OVERDUE;
-            if overdue && evidence::last_drain(self.conn, self.now)?.is_none_or(|it| it < due) {
+            if overdue && self.silent_since(due)? {
                 self.due(why, due)?;
                 return Ok(true);
             }
@@ -264,8 +286,7 @@ impl Asked<'_> {
 
     fn due(&self, why: &mut Why, since: i64) -> Result<()> {
         why.since = Some(since.min(self.now));
-        let silent = self.now.saturating_sub(since) > SILENCE
-            && evidence::last_drain(self.conn, self.now)?.is_none_or(|it| it < since);
+        let silent = self.now.saturating_sub(since) > SILENCE && self.silent_since(since)?;
         if silent {
             why.reason = Reason::NoDrain;
             why.fault = Fault::Route;

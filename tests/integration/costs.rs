@@ -34,12 +34,17 @@ fn note(event: TraceEvent<'_>) {
     }
 }
 
+/// Counts what this connection runs.
+pub(crate) fn note_statements(conn: &Connection) {
+    conn.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(note));
+}
+
 /// What ran on this thread since the last call.
-fn ran() -> BTreeMap<String, usize> {
+pub(crate) fn ran() -> BTreeMap<String, usize> {
     RAN.take()
 }
 
-fn count(ran: &BTreeMap<String, usize>, wanted: impl Fn(&str) -> bool) -> usize {
+pub(crate) fn count(ran: &BTreeMap<String, usize>, wanted: impl Fn(&str) -> bool) -> usize {
     let wanted = ran.iter().filter(|(sql, _)| wanted(sql.trim_start()));
     wanted.map(|(_, count)| count).sum()
 }
@@ -54,7 +59,7 @@ fn watched(vfs: &Vfs) -> (Till, Outbox) {
         .vfs(vfs.name())
         .on_connect(|conn: &Connection| {
             conn.pragma_update(None, "wal_autocheckpoint", 0)?;
-            conn.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(note));
+            note_statements(conn);
             Ok(())
         });
     let outbox = options.open(&till.path).unwrap();

@@ -13,6 +13,7 @@ mod admission;
 mod broken;
 mod bulk;
 mod census;
+mod channels;
 #[cfg(feature = "cli")]
 mod cli;
 mod clock;

@@ -1,5 +1,6 @@
 //! `outbox drain`: send what can be sent now, and say what is left and why.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -212,6 +213,7 @@ struct Left {
 }
 
 fn as_json<'a>(report: &'a DrainReport, left: &[WhyGroup]) -> Report<'a> {
+    let left = Reasons::new(left);
     Report {
         sent: report.sent,
         retried: report.retried,
@@ -227,8 +229,9 @@ fn as_json<'a>(report: &'a DrainReport, left: &[WhyGroup]) -> Report<'a> {
                 sent: it.sent,
                 unsent: it.unsent,
                 state: it.state.as_str(),
-                reason: why(it, left, &report.ended),
-                left: of(it, left)
+                reason: why(it, &left, &report.ended),
+                left: left
+                    .of(it)
                     .map(|it| Left {
                         reason_code: it.why.reason.code(),
                         messages: it.messages,
@@ -287,6 +290,7 @@ fn print(
         Column::word("STATE"),
         Column::text("WHY", 16),
     ]);
+    let reasons = Reasons::new(groups);
     let left: Vec<_> = report.channels.iter().filter(|it| it.unsent > 0).collect();
     if left.is_empty() {
         return attention(report, db, out);
@@ -298,7 +302,7 @@ fn print(
             (channel.unsent.to_string(), Tone::Plain),
             (channel.state.to_string(), status::tone(channel.state)),
             (
-                why(channel, groups, &report.ended).unwrap_or_default(),
+                why(channel, &reasons, &report.ended).unwrap_or_default(),
                 Tone::Plain,
             ),
         ]);
@@ -308,23 +312,31 @@ fn print(
     attention(report, db, out)
 }
 
-/// The reasons of a channel's unsent messages.
-fn of<'a>(
-    channel: &'a ChannelReport,
-    groups: &'a [WhyGroup],
-) -> impl Iterator<Item = &'a WhyGroup> {
-    groups
-        .iter()
-        .filter(|it| it.why.channel == channel.channel && it.why.reason != Reason::Dead)
+/// The reasons of unsent messages, by channel.
+struct Reasons<'a>(HashMap<&'a str, Vec<&'a WhyGroup>>);
+
+impl<'a> Reasons<'a> {
+    fn new(groups: &'a [WhyGroup]) -> Self {
+        let mut reasons: HashMap<&str, Vec<_>> = HashMap::new();
+        for group in groups.iter().filter(|it| it.why.reason != Reason::Dead) {
+            reasons.entry(&group.why.channel).or_default().push(group);
+        }
+        Self(reasons)
+    }
+
+    fn of(&self, channel: &ChannelReport) -> impl Iterator<Item = &'a WhyGroup> {
+        let own = self.0.get(&*channel.channel);
+        own.into_iter().flatten().copied()
+    }
 }
 
 /// Why messages of a channel are left.
-fn why(channel: &ChannelReport, groups: &[WhyGroup], ended: &Ended) -> Option<String> {
+fn why(channel: &ChannelReport, reasons: &Reasons<'_>, ended: &Ended) -> Option<String> {
     match (&channel.reason, channel.state) {
         (_, ChannelState::Unrouted) => Some("no section of the settings serves it".into()),
         (Some(reason), _) => Some(brief(reason).into()),
         (None, ChannelState::Ok) if channel.unsent > 0 => {
-            let told: Vec<_> = of(channel, groups).map(|it| told(it, ended)).collect();
+            let told: Vec<_> = reasons.of(channel).map(|it| told(it, ended)).collect();
             match told.is_empty() {
                 true => Some("see `outbox why`".into()),
                 false => Some(told.join("; ")),
