@@ -65,6 +65,8 @@ impl Outbox {
                 "a program that enqueues or sends has to run as a user who may write the file, its \
                  folder and the -wal, -shm or -journal beside it",
             ));
+        } else if check::is_locked(&conn)? {
+            found.push(storage::locked());
         }
         found.sort_by_key(|it| std::cmp::Reverse(it.severity));
         Ok(found)
@@ -314,7 +316,7 @@ fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
             let remedy = "set this machine's clock by the network, or tell the receiver";
             found.push(Finding::new(Warning, "clock_skew", text, remedy).channel(&shown));
         }
-        if channel.state == ChannelState::Ok
+        if (channel.state == ChannelState::Ok || unprobed(channel, now))
             && check::unattended(conn, &name, now.saturating_sub(HOUR), now)?
         {
             let text =
@@ -333,6 +335,19 @@ fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
         found.push(finding.of(count, None));
     }
     Ok(found)
+}
+
+/// Whether a channel is to be probed, and has been for longer than a drain that runs lets it wait.
+fn unprobed(channel: &ChannelStats, now: i64) -> bool {
+    const OVERDUE: i64 = 5 * 60_000;
+    let probed = matches!(
+        channel.state,
+        ChannelState::Offline | ChannelState::Unauthorised | ChannelState::Rejecting
+    );
+    probed
+        && channel
+            .until
+            .is_some_and(|at| now.saturating_sub(at) > OVERDUE)
 }
 
 fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
@@ -387,7 +402,7 @@ fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
         text.push_str(&format!(" {}", Lasting { since, now }));
     }
     if let Some(reason) = &channel.reason {
-        text.push_str(&format!(": {reason}"));
+        text.push_str(&format!(": {}", Failure::brief(reason)));
     }
     let finding = Finding::new(severity, code, text, remedy).channel(&channel.channel);
     Some(match helps {

@@ -1,5 +1,6 @@
 //! The seam to the outside world: what a transport gets and what it answers.
 
+mod brief;
 mod remedy;
 mod run;
 

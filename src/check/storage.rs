@@ -75,6 +75,18 @@ pub(super) fn findings(info: &FileInfo, sqlite: i32) -> Vec<Finding> {
     found
 }
 
+/// Somebody keeps the write lock.
+pub(super) fn locked() -> Finding {
+    Finding::new(
+        Warning,
+        "write_lock",
+        "the write lock was held whenever it was looked at, for two seconds: neither sales nor \
+         deliveries can be recorded meanwhile",
+        "`lsof` or `fuser` on the file names the programs that have it open: one of them writes much, \
+         or has left a transaction open, and should end it",
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! The request of a message, to be shown instead of sent.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::dispatch::Delivery;
 use crate::error::{Error, Result};
@@ -30,6 +30,11 @@ pub struct Preview {
     pub ca_file: Option<PathBuf>,
     /// The client certificate of the route: its chain and its key.
     pub client_cert: Option<(PathBuf, PathBuf)>,
+}
+
+/// A path that means the same wherever the command is run.
+fn whole(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
 impl HttpDispatcher {
@@ -74,8 +79,9 @@ impl HttpDispatcher {
             url: head.url(),
             headers,
             stand_ins,
-            ca_file: settings.ca_file.clone(),
-            client_cert: settings.client_cert.clone(),
+            ca_file: settings.ca_file.as_deref().map(whole),
+            client_cert: (settings.client_cert.as_ref())
+                .map(|(chain, key)| (whole(chain), whole(key))),
             proxy_login: settings
                 .proxy
                 .as_ref()

@@ -84,7 +84,11 @@ impl Secret {
         match &self.0 {
             Place::Env(name) if is_shell_name(name) => format!("${name}"),
             Place::Env(name) => format!("$(printenv {})", shell_quoted(name)),
-            Place::File(path) => format!("$(cat {})", shell_quoted(&path.to_string_lossy())),
+            Place::File(path) => {
+                // A relative one counts from where this program runs, not the command.
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                format!("$(cat {})", shell_quoted(&path.to_string_lossy()))
+            }
             Place::Value(_) | Place::Command(_) => "$SECRET".into(),
         }
     }

@@ -1,9 +1,11 @@
 //! Looking for what should not be: in slices, so that no read lasts.
 
+use std::time::Duration;
+
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, Row, params};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::read::{Name, number, text};
 use crate::store::upkeep::{self, LaneCursor};
 
@@ -193,6 +195,27 @@ pub(crate) fn unattended(conn: &Connection, channel: &Name, since: i64, now: i64
 /// Whether this user may write the file.
 pub(crate) fn is_writable(conn: &Connection) -> Result<bool> {
     Ok(!conn.is_readonly("main")?)
+}
+
+/// Whether others hold the write lock whenever it is looked at, for two seconds. To look is to take
+/// it and give it back at once. The connection is good for nothing else afterwards.
+pub(crate) fn is_locked(conn: &Connection) -> Result<bool> {
+    const LOOKS: u32 = 20;
+    const BETWEEN: Duration = Duration::from_millis(100);
+    conn.busy_timeout(Duration::ZERO)?;
+    // For a look it is set, and no lock can be had.
+    conn.execute_batch("PRAGMA query_only = 0")?;
+    for _ in 0..LOOKS {
+        match conn
+            .execute_batch("BEGIN IMMEDIATE; ROLLBACK")
+            .map_err(Error::from)
+        {
+            Err(Error::Busy(_)) => crate::clock::pause(BETWEEN),
+            // Where it cannot be had at all, that is told by what else is looked at.
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
 }
 
 /// When the newest message was enqueued.

@@ -17,7 +17,7 @@ use crate::why::{Fault, Reason, Why, WhyGroup};
 /// A drain that has left no trace for this long does not seem to run.
 const SILENCE: i64 = 60 * 1000;
 /// A probe that is overdue by this much neither.
-const OVERDUE: i64 = 5 * 60 * 1000;
+const OVERDUE: i64 = 60 * 1000;
 /// A clock this far behind a message's enqueue is worth a word.
 const BEHIND: i64 = 5 * 60 * 1000;
 

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use crate::dispatch::remedy;
+use crate::dispatch::{Failure, remedy};
 use crate::entry::Status;
 use crate::stats::{Age, ChannelState, Lasting, Utc, other_unit};
 use crate::why::{Fault, Reason, Why};
 
 impl fmt::Display for Why {
     /// For example: `Message 7 of sales (key S-104522) waits: the receiver cannot be reached or fails,
-    /// for 20 min now (connection refused); the next probe is in 12 s. The fault lies with the network. Nothing is lost; it
+    /// for 20 min now (connection refused); a drain that runs probes it again in 12 s. The fault lies with the network. Nothing is lost; it
     /// goes out by itself when the receiver answers.`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lasting = |since| Lasting {
@@ -96,14 +96,18 @@ impl fmt::Display for Why {
                     f.write_str(" now")?;
                 }
                 if let Some(detail) = detail {
-                    write!(f, " ({})", Plain(detail))?;
+                    write!(f, " ({})", Plain(Failure::brief(detail)))?;
                 }
             }
-            (_, None, Some(detail)) => write!(f, " ({})", Plain(detail))?,
+            (_, None, Some(detail)) => write!(f, " ({})", Plain(Failure::brief(detail)))?,
             (_, None, None) => {}
         }
         match (self.reason, span(self.until)) {
-            (Reason::Behind { .. } | Reason::Claimed { stale: true, .. }, _) | (_, None) => {}
+            (Reason::Behind { .. } | Reason::Claimed { stale: true, .. }, _) => {}
+            (reason, None) if reason.is_probed() => {
+                f.write_str("; a drain that runs probes it now")?;
+            }
+            (_, None) => {}
             (Reason::Claimed { .. }, Some(span)) => write!(f, "; its lease ends in {span}")?,
             (Reason::Scheduled | Reason::FarAhead, Some(span)) => {
                 let moment = Utc(self.until.unwrap_or_default());
@@ -116,7 +120,8 @@ impl fmt::Display for Why {
                 }
             }
             (Reason::Holding, Some(span)) => write!(f, "; that ends in {span}")?,
-            (_, Some(span)) => write!(f, "; the next probe is in {span}")?,
+            // Whether one runs is not in the file before a probe is overdue.
+            (_, Some(span)) => write!(f, "; a drain that runs probes it again in {span}")?,
         }
         f.write_str(". ")?;
         if let Some(head) = &self.behind {
@@ -167,6 +172,21 @@ impl fmt::Display for Why {
             )?;
         }
         Ok(())
+    }
+}
+
+impl Reason {
+    /// Whether its channel is held until a probe says better.
+    fn is_probed(self) -> bool {
+        matches!(
+            self,
+            Self::Offline
+                | Self::Unauthorised
+                | Self::NoCredentials
+                | Self::Rejecting
+                | Self::Holding
+                | Self::NoOther
+        )
     }
 }
 

@@ -171,3 +171,34 @@ fn it_shows_status_and_headers_of_the_answer_when_asked_to() {
         "{script}"
     );
 }
+
+#[test]
+fn paths_mean_the_same_wherever_the_command_is_run() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    std::fs::create_dir(desk.path("etc")).unwrap();
+    let tls = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/tls/ca.pem");
+    std::fs::copy(tls, desk.path("etc/ca.pem")).unwrap();
+    desk.write(
+        "etc/outbox.toml",
+        "[channel.sales]\nurl = \"https://erp.example/\"\nbearer = { file = \"token\" }\n\
+         ca_file = \"ca.pem\"\n",
+    );
+    let args = ["curl", "till.db", "S-1", "--config", "etc/outbox.toml"];
+    let script = desk.done(args);
+    let folder = std::fs::canonicalize(desk.path("etc")).unwrap();
+    let whole = |name: &str| std::fs::canonicalize(folder.join(name)).unwrap_or(folder.join(name));
+    for name in ["token", "ca.pem"] {
+        let named = script
+            .split(['\'', ' ', '\n'])
+            .find(|it| it.ends_with(name));
+        let named = std::path::PathBuf::from(named.unwrap());
+        assert!(named.is_absolute(), "{script}");
+        let folder = std::fs::canonicalize(named.parent().unwrap()).unwrap();
+        assert_eq!(
+            folder.join(named.file_name().unwrap()),
+            whole(name),
+            "{script}"
+        );
+    }
+}

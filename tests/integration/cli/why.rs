@@ -293,3 +293,98 @@ fn the_command_that_helps_is_told_for_the_message_that_holds_the_others() {
     let resume = format!("outbox resume {} 'a b'", db.display());
     assert_eq!(why["commands"], json!([resume]));
 }
+
+#[test]
+fn an_answer_that_says_a_thing_twice_is_told_once() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let answer = r#"{"detail":"the price list is being computed"}"#;
+    let server = Server::start(move |_| respond(500, &[], answer));
+    desk.run(["drain", "till.db", "--url", &server.url("/")]);
+    desk.put("mail", "M-1", "text");
+    desk.sql()
+        .execute_batch("UPDATE outbox SET status = 'dead', settled_at = 1, last_error = (SELECT reason FROM outbox_channel) WHERE channel = 'mail'")
+        .unwrap();
+    for args in [
+        &["why", "till.db"][..],
+        &["why", "till.db", "S-1"],
+        &["check", "till.db"],
+    ] {
+        let out = desk.run(args).out;
+        for line in out.lines() {
+            let told = line.matches("the price list is being computed").count();
+            assert!(told <= 1, "{line}");
+        }
+        assert!(out.contains("the price list is being computed"), "{out}");
+    }
+}
+
+/// The drain has ended, and nothing in the file says that another one runs.
+#[test]
+fn a_probe_is_told_as_what_a_drain_does_that_runs() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let closed = Server::start(|_| ok()).url("/");
+    desk.run(["drain", "till.db", "--url", &closed]);
+    let probe = |ahead: i64| {
+        let now = std::time::SystemTime::UNIX_EPOCH
+            .elapsed()
+            .unwrap()
+            .as_millis();
+        let at = i64::try_from(now).unwrap() + ahead;
+        desk.sql()
+            .execute("UPDATE outbox_channel SET until = ?1", [at])
+            .unwrap();
+        desk.sql()
+            .execute("UPDATE outbox SET next_attempt_at = min(next_attempt_at, ?1), last_attempt_at = ?1", [at])
+            .unwrap();
+        desk.sql()
+            .execute("UPDATE outbox_attempt SET at = min(at, ?1 - 1)", [at])
+            .unwrap();
+        desk.done(["why", "till.db", "S-1"])
+    };
+    let text = probe(30_000);
+    assert!(
+        text.contains("; a drain that runs probes it again in 2"),
+        "{text}"
+    );
+    let text = probe(-5_000);
+    assert!(
+        text.contains("; a drain that runs probes it now."),
+        "{text}"
+    );
+    let text = probe(-70_000);
+    assert!(
+        text.contains("no drain has left a trace, for 1 min now"),
+        "{text}"
+    );
+    let ran = desk.run(["status", "till.db"]);
+    assert!(ran.out.contains(", a probe due for 1 min"), "{ran:?}");
+}
+
+#[test]
+fn a_channel_without_a_route_is_told_by_those_who_know_the_settings() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    desk.put("mail", "M-1", "text");
+    desk.write(
+        "outbox.toml",
+        "[channel.sales]\nurl = \"http://localhost:9/\"\n",
+    );
+    let args = ["status", "till.db", "--config", "outbox.toml"];
+    let ran = desk.run(args);
+    assert!(
+        ran.out.contains("mail: unrouted") && ran.out.contains("no section"),
+        "{ran:?}"
+    );
+    assert!(!ran.out.contains("sales: unrouted"), "{ran:?}");
+    let status = desk.json(args.into_iter().chain(["--json"]));
+    let states = status["channels"].as_array().unwrap().iter();
+    let states: Vec<_> = states.map(|it| it["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["unrouted", "ok"]);
+    let ran = desk.run(["status", "till.db"]);
+    assert!(
+        ran.out.contains("With --config FILE, status and why know"),
+        "{ran:?}"
+    );
+}

@@ -1,14 +1,15 @@
 //! `outbox status`: what is waiting, for how long, and why.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use sqlite_outbox::{ChannelState, ChannelStats, Counts, FIRST_HONEST, Stats};
+use sqlite_outbox::{ChannelState, ChannelStats, Counts, Dispatcher, FIRST_HONEST, Stats};
 
 use super::curl::quoted;
 use crate::args::{Database, Exit, Format};
 use crate::output::{Column, Out, Table, Tone, age, ago, brief, count, exact, unless_closed};
+use crate::settings::{self, Loaded};
 
 /// Show what is waiting, for how long, and why
 #[derive(Debug, Args)]
@@ -23,6 +24,9 @@ Example:
 pub(crate) struct Arguments {
     #[command(flatten)]
     database: Database,
+    /// The settings file: to see channels without a route
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     format: Format,
 }
@@ -79,7 +83,14 @@ impl Numbers {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
-    let stats = arguments.database.open_to_read()?.stats()?;
+    let loaded = match &arguments.config {
+        Some(path) => Some(settings::load(path, None)?),
+        None => None,
+    };
+    let mut stats = arguments.database.open_to_read()?.stats()?;
+    if let Some(loaded) = &loaded {
+        unrouted(&mut stats, loaded);
+    }
     let mut out = Out::new();
     let printed = match arguments.format.json {
         true => out.json(&as_json(&stats)),
@@ -90,6 +101,18 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         true => Exit::Attention,
         false => Exit::Done,
     })
+}
+
+/// Says which channels no section of the settings serves: that is not in the file.
+fn unrouted(stats: &mut Stats, loaded: &Loaded) {
+    for channel in &mut stats.channels {
+        let flows = channel.state == ChannelState::Ok && channel.counts.unsent() > 0;
+        if flows && !loaded.dispatcher.serves(&channel.channel) {
+            channel.state = ChannelState::Unrouted;
+            channel.reason = Some("no section of the settings serves it".into());
+            channel.reason_code = Some("unrouted".into());
+        }
+    }
 }
 
 /// Whether nothing but a person can go on.
@@ -163,7 +186,7 @@ pub(super) fn print(stats: &Stats, path: &Path, out: &mut Out) -> anyhow::Result
         true => out.paragraph(
             "",
             Tone::Plain,
-            "With --config FILE, why knows the routes too.",
+            "With --config FILE, status and why know which channels have no route.",
         ),
         false => Ok(()),
     }
@@ -276,12 +299,19 @@ pub(super) fn span(channel: &ChannelStats, now: i64) -> String {
     };
     let parts = [by, channel.since.map(since)];
     let mut text = parts.into_iter().flatten().collect::<Vec<_>>().join(" ");
-    if let Some(until) = channel.until.filter(|it| *it > now) {
+    if let Some(until) = channel.until {
         let what = match channel.state {
             ChannelState::Holding => "goes on",
             _ => "next probe",
         };
-        text.push_str(&format!(", {what} {}", ago(until, now)));
+        match now.saturating_sub(until) {
+            ..=0 => text.push_str(&format!(", {what} {}", ago(until, now))),
+            // A drain that runs makes it within moments, if a message is due.
+            over @ 60_000.. if channel.counts.unsent() > 0 => {
+                text.push_str(&format!(", a probe due for {}", age(over)));
+            }
+            _ => {}
+        }
     }
     text
 }

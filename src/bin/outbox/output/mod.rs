@@ -10,7 +10,7 @@ use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
 
 use anyhow::Context;
 use serde::Serialize;
-
+use sqlite_outbox::Failure;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 pub(crate) use said::{as_json, error_width, failed, note, say, say_json};
@@ -207,16 +207,9 @@ pub(crate) fn thousands(number: u64) -> String {
     text
 }
 
-/// An error without the start of an answer that only says again what stands before it.
+/// See [`Failure::brief`].
 pub(crate) fn brief(error: &str) -> &str {
-    let shorter = || {
-        let (head, _) = error.split_once("; HTTP ")?;
-        let told = head.split("; ").next()?;
-        let (status, body) = error.get(head.len()..)?.split_once(": ")?;
-        body.contains(told)
-            .then(|| error.get(..head.len() + status.len()))?
-    };
-    shorter().unwrap_or(error)
+    Failure::brief(error)
 }
 
 /// `512 B`, `1.5 MB`: thousands, as disks are sold.
@@ -319,21 +312,6 @@ mod tests {
         assert_eq!(wrap("indivisible", 3), ["indivisible"]);
         assert_eq!(wrap("日本 日本", 5), ["日本", "日本"]);
         assert_eq!(wrap("", 5), [""]);
-    }
-
-    #[test]
-    fn an_error_says_a_thing_once() {
-        let long = r#"no such item; HTTP 422 Unprocessable Entity: {"detail":"no such item"}"#;
-        assert_eq!(brief(long), "no such item; HTTP 422 Unprocessable Entity");
-        for whole in [
-            r#"no such item; HTTP 422 Unprocessable Entity: {"detail":"other"}"#,
-            "HTTP 502 Bad Gateway: <html>",
-            "erp.example refuses the connection",
-            "; HTTP ",
-            "",
-        ] {
-            assert_eq!(brief(whole), whole);
-        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use anyhow::Context;
 use serde::Serialize;
 use sqlite_outbox::{ChannelState, ChannelStats, Event};
 
-use crate::output::{Out, exact, now, scrub};
+use crate::output::{Out, brief, exact, now, scrub};
 use crate::threads;
 
 /// Lines that may wait for their reader; further ones are counted.
@@ -149,7 +149,7 @@ impl Line {
                 state,
                 reason,
             } => match reason {
-                Some(reason) => format!("{channel}: {state}: {reason}"),
+                Some(reason) => format!("{channel}: {state}: {}", brief(reason)),
                 None => format!("{channel}: {state}"),
             },
             Self::Paused {
@@ -166,7 +166,7 @@ impl Line {
                 format!("{channel}: messages wait, and no section of the settings serves it")
             }
             Self::Dead { id, channel, error } => {
-                format!("{channel}: message {id} is a dead letter: {error}")
+                format!("{channel}: message {id} is a dead letter: {}", brief(error))
             }
             Self::Expired { messages } => format!("expired unsent: {messages}"),
             Self::HookFailed { id, error } => {

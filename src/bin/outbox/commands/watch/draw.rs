@@ -164,47 +164,49 @@ fn fit<'a>(texts: impl Iterator<Item = &'a str>, least: usize, most: usize) -> u
 fn channels(sheet: &Sheet, model: &Model) -> List {
     let (theme, width) = (sheet.theme, sheet.width);
     let channels = rows::channels(model);
+    let narrow = width < 60;
+    let names = || channels.iter().map(|it| it.name.as_str());
+    // All but the name and the depths, with the gaps.
+    let others = |state, oldest, rate| state + 6 + 7 + oldest + 4 + rate + 7 * 2 + 2;
+    // Columns that follow what stands in them would jump: only where there is no room else.
+    let tight = !narrow && fit(names(), 7, 24) + others(12, 10, 7) + LEAST_DEPTH > width;
+    let widest = |of: fn(&rows::Channel) -> &str, least, most| match tight {
+        true => fit(channels.iter().map(of), least, most),
+        false => most,
+    };
+    let state = widest(|it| it.state, 5, 12);
+    let oldest = widest(|it| &it.oldest, 6, 10);
+    let rate = widest(|it| &it.rate, 4, 7);
+    let others = others(state, oldest, rate);
     let most = match width {
         WIDE.. => 24,
-        60.. => width.saturating_sub(62).clamp(10, 24),
+        // Then a long name gives way to the course of time.
+        60.. => width.saturating_sub(others + LEAST_DEPTH).clamp(10, 24),
         _ => width.saturating_sub(40).max(7),
     };
-    let name = fit(channels.iter().map(|it| it.name.as_str()), 7, most);
-    let narrow = width < 60;
-    // What all but the depths take, with the gaps.
-    let taken = name + 12 + 6 + 7 + 10 + 4 + 7 + 7 * 2 + 2;
+    let name = fit(names(), 7, most);
     let depth = match width {
         WIDE.. => 16,
-        _ => width.saturating_sub(taken),
+        _ => width.saturating_sub(name + others),
     };
-    let cells = |texts: [String; 9], state: Tone, dead: Tone| {
-        let [
-            title,
-            word,
-            unsent,
-            sending,
-            oldest,
-            graves,
-            rate,
-            bars,
-            why,
-        ] = texts;
+    let cells = |texts: [String; 9], tone: Tone, dead: Tone| {
+        let [title, word, unsent, sending, since, graves, pace, bars, why] = texts;
         let mut cells: Vec<Cell> = vec![
             (title, Tone::Plain, name, false),
-            (word, state, 12, false),
+            (word, tone, state, false),
             (unsent, Tone::Plain, 6, true),
         ];
         if !narrow {
             cells.push((sending, Tone::Plain, 7, true));
         }
         match narrow {
-            false => cells.push((oldest, Tone::Plain, 10, true)),
-            true if width >= 47 => cells.push((oldest, Tone::Plain, 8, true)),
+            false => cells.push((since, Tone::Plain, oldest, true)),
+            true if width >= 47 => cells.push((since, Tone::Plain, 8, true)),
             true => {}
         }
         cells.push((graves, dead, 4, true));
         if !narrow {
-            cells.push((rate, Tone::Plain, 7, true));
+            cells.push((pace, Tone::Plain, rate, true));
         }
         if !narrow && depth >= LEAST_DEPTH {
             cells.push((bars, Tone::Plain, depth, false));

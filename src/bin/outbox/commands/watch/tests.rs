@@ -114,6 +114,26 @@ fn eighty_columns_show_everything() {
 }
 
 #[test]
+fn the_course_of_time_has_its_place_beside_long_names() {
+    let mut model = Model::new("till.db");
+    for second in 0..20 {
+        let mut look = look(second);
+        for channel in &mut look.stats.channels {
+            channel.channel = format!("{}-of-the-eastern-region", channel.channel);
+        }
+        model.seen(look, Duration::from_secs(second));
+    }
+    for width in [80, 100, 140] {
+        let lines = screen(&model, width, 24);
+        let text = lines.join("\n");
+        let title = lines.iter().find(|it| it.contains("CHANNEL"));
+        assert!(title.unwrap().contains("DEPTH"), "{text}");
+        let sales = lines.iter().find(|it| it.starts_with("  sales-of-"));
+        assert!(sales.unwrap().contains("▆▆"), "{text}");
+    }
+}
+
+#[test]
 fn a_narrow_screen_keeps_what_counts() {
     let lines = screen(&model(), 50, 20);
     let text = lines.join("\n");

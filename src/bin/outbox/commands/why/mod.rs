@@ -12,7 +12,7 @@ use advice::Place;
 
 use super::curl::quoted;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, Tone, count, scrub};
+use crate::output::{Out, Tone, brief, count, scrub};
 use crate::settings;
 
 /// Say why a message has not arrived, or what the file waits for
@@ -285,7 +285,7 @@ fn letters(
     );
     out.line(out.paint(Tone::Bad, &head))?;
     let text = reason.text.as_deref();
-    let text = text.unwrap_or("nothing is recorded of why");
+    let text = text.map_or("nothing is recorded of why", brief);
     let example = format!("For example message {}: {text}", reason.sample);
     out.paragraph("", Tone::Plain, &example)?;
     let again = place.retry_group(&reason.channel, &reason.code);
