@@ -1,5 +1,6 @@
 //! A stored message as it can be looked at: plain data.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Where a stored message stands.
@@ -69,8 +70,8 @@ impl fmt::Display for Status {
 
 /// One stored message.
 ///
-/// Foreign hands may have written the row: text that is not UTF-8 shows replacement characters,
-/// a value of a wrong type what it can be read as. All times are milliseconds since 1970 UTC.
+/// Foreign hands may have written the row: text that is not UTF-8 shows replacement characters (and
+/// stands in `broken` as it is), a value of a wrong type what it can be read as. All times are milliseconds since 1970 UTC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
@@ -122,6 +123,9 @@ pub struct Entry {
     pub payload: Vec<u8>,
     /// Whether the payload is stored as text.
     pub payload_is_text: bool,
+    /// The columns whose text is not UTF-8, byte for byte, by their names: their fields show
+    /// replacement characters. Nearly always empty.
+    pub broken: BTreeMap<&'static str, Vec<u8>>,
 }
 
 /// One failed attempt of a message.
@@ -152,8 +156,9 @@ pub struct AuditEntry {
     pub at: i64,
     /// Who, as given to [`Outbox::operator`](crate::Outbox::operator).
     pub who: String,
-    /// What, as a stable word: `retry`, `cancel`, `edit`, `pause`, `resume`, `on_dead_hold`,
-    /// `on_dead_skip` or `purge`.
+    /// What, as a stable word: `retry`, `cancel`, `edit`, `replace`, `pause`, `resume`,
+    /// `on_dead_hold`, `on_dead_skip`, `purge`, `conflict_enqueue`, `conflict_replace` or
+    /// `conflict_drop`.
     pub action: String,
     /// The message, if it was done to one.
     pub message: Option<i64>,

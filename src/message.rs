@@ -273,10 +273,7 @@ impl Message {
                 limit: max_payload,
             });
         }
-        name("channel", &self.channel)?;
-        if self.channel.contains(':') {
-            return Err(invalid("channel", "must not contain a colon"));
-        }
+        channel(&self.channel)?;
         let optional = [
             ("message id", &self.message_id),
             ("dedupe key", &self.dedupe_key),
@@ -322,6 +319,14 @@ pub(crate) fn moment(field: &'static str, moment: Moment) -> Result<()> {
 pub(crate) fn content_type(value: &str) -> Result<()> {
     name("content type", value)?;
     header_value("content type", value)
+}
+
+pub(crate) fn channel(value: &str) -> Result<()> {
+    name("channel", value)?;
+    match value.contains(':') {
+        true => Err(invalid("channel", "must not contain a colon")),
+        false => Ok(()),
+    }
 }
 
 pub(crate) fn name(field: &'static str, value: &str) -> Result<()> {

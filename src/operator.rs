@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Transaction};
 
 use crate::circuit::OnDead;
 use crate::conflict::Resolution;
 use crate::edit::Edit;
 use crate::entry::Status;
 use crate::error::{Error, Result};
+use crate::message::{Enqueued, Message, OnDuplicate};
 use crate::outbox::Outbox;
 use crate::selection::Selection;
 use crate::store::operate::{self, Action, Deed};
-use crate::store::{conflict, retention, select};
+use crate::store::{conflict, retention, select, transfer};
+use crate::transfer::Transfer;
 
 /// Messages changed in one transaction, at most.
 const STEP: usize = 256;
@@ -98,8 +100,12 @@ impl<'a> Operator<'a> {
 
     /// Gives a dead message, or one that was never claimed, other content: in its place, with a
     /// new message id and a fresh budget of attempts. A text or bytes are another payload; an
-    /// [`Edit`] changes headers and content type too. The dedupe key stays, and so does what the
-    /// edit does not name. The former bytes and id are kept in the audit.
+    /// [`Edit`] changes other columns too. What the edit does not name stays. The former payload and
+    /// message id are kept in the audit.
+    ///
+    /// Answers its id, which is another one where the edit names a channel or an ordering key: the
+    /// place of a row never changes, so the message becomes a new row at the end of its new lane,
+    /// and its attempts and its record go with it.
     ///
     /// An edit of the schedule alone leaves the message what it is, with its message id: it is due
     /// at the new moment, and its back-off is over. A dead one is [retried](Self::retry) then. A
@@ -107,8 +113,9 @@ impl<'a> Operator<'a> {
     ///
     /// The payload is stored as text when the former one was and it is UTF-8; sent are the same
     /// bytes either way. [`Error::TooLarge`] and [`Error::InvalidMessage`] as at
-    /// [`Outbox::enqueue`]; [`Error::Refused`] for an edit of nothing.
-    pub fn edit(&self, id: i64, edit: impl Into<Edit>) -> Result<()> {
+    /// [`Outbox::enqueue`]; [`Error::Duplicate`] when another message has the dedupe key;
+    /// [`Error::Refused`] for an edit of nothing.
+    pub fn edit(&self, id: i64, edit: impl Into<Edit>) -> Result<i64> {
         let edit = edit.into();
         if edit.is_empty() {
             return Err(Error::Refused("the edit changes nothing".into()));
@@ -117,6 +124,46 @@ impl<'a> Operator<'a> {
         self.outbox.shared().check_size(bytes)?;
         edit.validate()?;
         self.write(|conn, deed| operate::edit(conn, id, &edit, deed))
+    }
+
+    /// As [`Outbox::enqueue`], by someone: where the message takes the place of another one
+    /// ([`OnDuplicate::Replace`]), the former message id and payload are kept in the audit.
+    pub fn enqueue(&self, tx: &Transaction<'_>, message: &Message) -> Result<Enqueued> {
+        let key = message.dedupe_key.as_deref();
+        let replaces = message.on_duplicate == OnDuplicate::Replace && !tx.is_autocommit();
+        let noted = match key.filter(|_| replaces) {
+            Some(key) => transfer::note_replaced(tx, &message.channel, key, self.deed())?,
+            None => None,
+        };
+        let answer = self.outbox.enqueue(tx, message);
+        match (noted, &answer) {
+            (None, _) | (_, Ok(Enqueued::Replaced { .. })) => {}
+            (Some(_), _) if tx.is_autocommit() => {}
+            (Some(entry), _) => transfer::forget(tx, entry)?,
+        }
+        answer
+    }
+
+    /// Takes in a message that another outbox has, within the caller's transaction, which should be
+    /// an immediate one: byte for byte, with its message id, pending, due now or at its own moment,
+    /// with a fresh budget. What is not unsent there is the caller's to leave out.
+    ///
+    /// Only what the table refuses is refused, with [`Error::InvalidMessage`]: an empty channel, key
+    /// or id, a colon in the channel. The limits of [`Outbox::enqueue`] are not asked: what plain SQL
+    /// has put into the other file comes along, and becomes a dead letter here too if it cannot be
+    /// sent. Where the key is taken by other content, it is kept aside as a
+    /// [`Conflict`](crate::Conflict), or as `choice` says; a message that is replaced is kept in the
+    /// audit.
+    pub fn import(
+        &self,
+        tx: &Transaction<'_>,
+        transfer: &Transfer,
+        choice: OnDuplicate,
+    ) -> Result<Enqueued> {
+        match tx.is_autocommit() {
+            true => Err(Error::TransactionGone),
+            false => transfer::import(tx, transfer, choice, self.deed()),
+        }
     }
 
     /// Decides about a duplicate with other content that was kept aside: see [`Resolution`].
@@ -243,6 +290,14 @@ impl<'a> Operator<'a> {
         Ok(changed)
     }
 
+    fn deed(&self) -> Deed<'_> {
+        Deed {
+            who: &self.who,
+            reason: self.reason.as_deref(),
+            now: self.outbox.shared().now(),
+        }
+    }
+
     /// One of several transactions. Between them the lock is left free.
     fn step<T>(&self, act: impl FnOnce(&Connection, Deed<'_>) -> Result<T>) -> Result<T> {
         let clock = self.outbox.shared().clock();
@@ -259,12 +314,7 @@ impl<'a> Operator<'a> {
         shared.opener().check_writable()?;
         let conn = shared.reader()?;
         let tx = operate::begin(&conn)?;
-        let deed = Deed {
-            who: &self.who,
-            reason: self.reason.as_deref(),
-            now: shared.now(),
-        };
-        let done = act(&tx, deed)?;
+        let done = act(&tx, self.deed())?;
         match self.dry_run {
             true => tx.rollback()?,
             false => tx.commit()?,

@@ -293,17 +293,34 @@ impl Transact<'_> {
         match read.flatten() {
             Some(Ok(delivery)) => Ok(Some(delivery)),
             Some(Err(reason)) => {
-                let quarantined = self.guarded(id, effects, |_| {
-                    settle::quarantine(self.conn, id, &reason, self.at.wall)
-                })?;
-                if let Some(channel) = quarantined.flatten() {
-                    let error = reason;
-                    effects.events.push(Event::Dead { id, channel, error });
-                }
+                self.refuse(id, reason, effects)?;
                 Ok(None)
             }
             None => Ok(None),
         }
+    }
+
+    /// Makes a dead letter of a message that cannot be sent as it is stored.
+    fn refuse(&self, id: i64, error: String, effects: &mut Effects) -> Result<(), Trouble> {
+        let quarantined = self.guarded(id, effects, |_| {
+            settle::quarantine(self.conn, id, &error, self.at.wall)
+        })?;
+        if let Some(channel) = quarantined.flatten() {
+            effects.events.push(Event::Dead { id, channel, error });
+        }
+        Ok(())
+    }
+
+    /// The same for channels that no route can have, some messages at a time.
+    pub(crate) fn refuse_nameless(&self, effects: &mut Effects) -> Result<(), Trouble> {
+        let mut room = self.batch;
+        for name in self.nameless {
+            for id in claim::nameless(self.conn, name, room)? {
+                self.refuse(id, claim::not_utf8("channel"), effects)?;
+                room -= 1;
+            }
+        }
+        Ok(())
     }
 
     /// Claims the rows of these runs together, unless that was done one by one.

@@ -72,6 +72,7 @@ impl Drainer {
         {
             look.at(expiry, at.wall);
         }
+        self.nameless.clear();
         let mut cursor = Raw::default();
         let mut seen = 0;
         while let Some(name) = claim::next_channel(&self.conn, &cursor)? {
@@ -80,12 +81,15 @@ impl Drainer {
                 break;
             }
             cursor = name;
-            let Some(name) = cursor.as_str() else {
-                continue;
-            };
             if self.stopping {
                 continue;
             }
+            let Some(name) = cursor.as_str() else {
+                // No route can have it, so no attempt would ever say what is wrong.
+                look.due = true;
+                self.nameless.push(cursor.clone());
+                continue;
+            };
             if !dispatcher.serves(name) {
                 if self.memory.unrouted.insert(name.to_owned()) {
                     let channel = name.to_owned();

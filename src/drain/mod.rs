@@ -27,7 +27,7 @@ use crate::dispatch::{DeliveredHook, Dispatcher};
 use crate::error::{Error, Result};
 use crate::observer::Event;
 use crate::settings::{Settings, SettleSync};
-use crate::store::{channel, upkeep};
+use crate::store::{Raw, channel, upkeep};
 
 pub(crate) use chain::{Chain, Follow};
 pub(crate) use flight::{ClaimedRun, Lease, Report, Told};
@@ -103,6 +103,8 @@ pub(crate) struct Drainer {
     sweep: Option<upkeep::LaneCursor>,
     sweep_at: Duration,
     broken_lanes: Vec<upkeep::Lane>,
+    /// Channels of the last look whose names are no UTF-8.
+    nameless: Vec<Raw>,
     /// What a look found worth telling.
     notices: Vec<Event>,
     retention: Retention,
@@ -163,6 +165,7 @@ impl Drainer {
             sweep: Some(upkeep::LaneCursor::default()),
             sweep_at: at.monotonic,
             broken_lanes: Vec::new(),
+            nameless: Vec::new(),
             notices: Vec::new(),
             retention: Retention::default(),
             stopping: false,

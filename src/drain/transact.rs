@@ -18,7 +18,7 @@ use crate::observer::Event;
 use crate::settings::Settings;
 use crate::stats::ChannelState;
 use crate::store::settle::{self, Claim};
-use crate::store::{channel, claim, upkeep};
+use crate::store::{Raw, channel, claim, upkeep};
 
 /// Overdue messages marked per transaction.
 const EXPIRE_STEP: usize = 64;
@@ -102,6 +102,7 @@ pub(crate) struct Transact<'a> {
     /// Row by row under savepoints, to find the row that fails.
     pub(crate) careful: bool,
     pub(crate) broken_lanes: &'a [upkeep::Lane],
+    pub(crate) nameless: &'a [Raw],
 }
 
 /// Channels as this transaction sees and changes them.
@@ -137,6 +138,7 @@ impl Transact<'_> {
             effects.lanes_mended += 1;
         }
         if self.claiming {
+            self.refuse_nameless(&mut effects)?;
             let names = self.channel_names(&mut effects)?;
             self.pull(&mut channels, &mut effects)?;
             self.take_back(&names, &mut effects)?;

@@ -44,6 +44,7 @@ impl Drainer {
                 batch,
                 careful,
                 broken_lanes: &self.broken_lanes,
+                nameless: &self.nameless,
             };
             let done = transact.run(&self.reports, &mut self.dice);
             let effects = match done {

@@ -15,6 +15,11 @@ pub(crate) const NEXT_CHANNEL: &str = "
 SELECT min(channel) FROM outbox
  WHERE (status = 'pending' OR status = 'sending') AND channel > ?1";
 
+/// What waits or is claimed in one channel, in no order. Index `outbox_due`.
+pub(crate) const ANY: &str = "
+SELECT id FROM outbox
+ WHERE channel = ?1 AND (status = 'pending' OR status = 'sending') LIMIT ?2";
+
 /// Never tried, oldest first. Index `outbox_due`.
 pub(crate) const FRESH: &str = "
 SELECT id, ordering_key FROM outbox
@@ -124,6 +129,18 @@ pub(crate) type Decoded = Result<Delivery, String>;
 pub(crate) fn next_channel(conn: &Connection, after: &Raw) -> rusqlite::Result<Option<Raw>> {
     conn.prepare_cached(NEXT_CHANNEL)?
         .query_row([after], |row| row.get(0))
+}
+
+/// Messages of a channel that no route can have: whatever waits there, or was marked as claimed by
+/// hand.
+pub(crate) fn nameless(
+    conn: &Connection,
+    channel: &Raw,
+    limit: usize,
+) -> rusqlite::Result<Vec<i64>> {
+    conn.prepare_cached(ANY)?
+        .query_map((channel, rows(limit)), |row| row.get(0))?
+        .collect()
 }
 
 pub(crate) fn candidates(
@@ -276,7 +293,7 @@ fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
             ValueRef::Null => Ok(None),
             ValueRef::Text(bytes) => String::from_utf8(bytes.to_vec())
                 .map(Some)
-                .map_err(|_| format!("{column} is not valid UTF-8")),
+                .map_err(|_| not_utf8(column)),
             other => Err(format!("{column} is {}, not text", other.data_type())),
         })
     };
@@ -328,6 +345,11 @@ fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
             expires_at: expires_at?,
         })
     })())
+}
+
+/// Why a message cannot be sent that has other bytes in a text.
+pub(crate) fn not_utf8(column: &str) -> String {
+    format!("{column} is not valid UTF-8")
 }
 
 fn parse_headers(json: Option<&str>) -> Result<Vec<(String, String)>, String> {

@@ -18,11 +18,13 @@ mod partial;
 mod plans;
 pub(crate) mod pool;
 pub(crate) mod read;
+pub(crate) mod relocate;
 pub(crate) mod retention;
 pub(crate) mod round;
 pub(crate) mod select;
 pub(crate) mod settle;
 pub(crate) mod stats;
+pub(crate) mod transfer;
 pub(crate) mod upkeep;
 pub(crate) mod why;
 

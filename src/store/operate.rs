@@ -1,6 +1,8 @@
 //! What people do to messages and channels: the change and its audit row, within the caller's
 //! transaction.
 
+use std::collections::BTreeSet;
+
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, named_params};
 
 use crate::circuit::OnDead;
@@ -9,7 +11,7 @@ use crate::entry::Status;
 use crate::error::{Error, Result};
 use crate::message;
 use crate::schema;
-use crate::store::{Raw, channel, read, rows, upkeep};
+use crate::store::{Raw, channel, read, relocate, rows, upkeep};
 
 /// Back in its place, due now, with a fresh budget. The answer was that of the failure, and a
 /// delivery keeps an answer that it finds.
@@ -30,6 +32,10 @@ UPDATE outbox SET payload = CASE WHEN :text IS NOT NULL THEN :text
                                  WHEN :bytes IS NOT NULL THEN :bytes ELSE payload END,
        headers = CASE WHEN :with_headers THEN :headers ELSE headers END,
        content_type = coalesce(:content_type, content_type),
+       dedupe_key = coalesce(:dedupe_key, dedupe_key),
+       event_type = CASE WHEN :with_event_type THEN :event_type ELSE event_type END,
+       recipient = CASE WHEN :with_recipient THEN :recipient ELSE recipient END,
+       principal = CASE WHEN :with_principal THEN :principal ELSE principal END,
        message_id = lower(hex(randomblob(16))),
        attempts = 0, settled_at = NULL, answer = NULL, provider_id = NULL, last_error = NULL,
        next_attempt_at = CASE WHEN status = 'dead' THEN max(coalesce(available_at, 0), :due)
@@ -163,15 +169,19 @@ pub(crate) fn act_on_all(
     Ok(changed)
 }
 
-/// Gives a message other content or another moment, in its place.
-pub(crate) fn edit(conn: &Connection, id: i64, edit: &Edit, deed: Deed<'_>) -> Result<()> {
+/// Gives a message other content or another moment; answers its id, another one where it moves.
+pub(crate) fn edit(conn: &Connection, id: i64, edit: &Edit, deed: Deed<'_>) -> Result<i64> {
     let place = place(conn, id)?.ok_or_else(|| Error::NotFound(id.to_string()))?;
     let (content, dead) = (edit.has_content(), place.status == Status::Dead);
     if !Action::Edit.takes(place.status) || content && !dead && place.claims != 0 {
         return Err(refusal(id, Action::Edit, &place));
     }
     let given = deed.reason.map(|it| format!("; {it}")).unwrap_or_default();
-    let reason = edit.changed().map(|it| format!("other {it}{given}"));
+    let was = match edit.moves() {
+        true => format!(", it was message {id}"),
+        false => String::new(),
+    };
+    let reason = edit.changed().map(|it| format!("other {it}{was}{given}"));
     let reason = reason.as_deref().or(deed.reason);
     let (action, channel) = (Action::Edit.as_str(), place.channel.as_deref());
     match content {
@@ -193,7 +203,8 @@ pub(crate) fn edit(conn: &Connection, id: i64, edit: &Edit, deed: Deed<'_>) -> R
     }
     match changed {
         0 => Err(refusal(id, Action::Edit, &place)),
-        _ => Ok(()),
+        _ if edit.moves() => relocate::relocate(conn, id, edit),
+        _ => Ok(id),
     }
 }
 
@@ -204,6 +215,11 @@ fn content_of(
     place: &Place,
     deed: Deed<'_>,
 ) -> Result<usize> {
+    if let Some(key) = &edit.dedupe_key
+        && let Some(other) = other_holder(conn, id, key)?
+    {
+        return Err(Error::Duplicate { id: other });
+    }
     // Text stays readable for people with only `sqlite3`; the bytes sent are the same.
     let text = edit.payload.as_deref();
     let text = text.and_then(|it| std::str::from_utf8(it).ok());
@@ -212,8 +228,22 @@ fn content_of(
         ":id": id, ":now": deed.now, ":due": deed.now.max(1), ":bytes": edit.payload,
         ":text": text.filter(|_| place.payload_is_text),
         ":with_headers": edit.headers.is_some(), ":headers": headers.map(message::as_json),
-        ":content_type": edit.content_type,
+        ":content_type": edit.content_type, ":dedupe_key": edit.dedupe_key,
+        ":with_event_type": edit.event_type.is_some(), ":event_type": edit.event_type.as_ref(),
+        ":with_recipient": edit.recipient.is_some(), ":recipient": edit.recipient.as_ref(),
+        ":with_principal": edit.principal.is_some(), ":principal": edit.principal.as_ref(),
     })?)
+}
+
+/// Another message of its channel that has this key.
+fn other_holder(conn: &Connection, id: i64, key: &str) -> Result<Option<i64>> {
+    let sql = "SELECT id FROM outbox
+                WHERE channel = (SELECT channel FROM outbox WHERE id = ?1) AND dedupe_key = ?2
+                  AND id <> ?1";
+    let mut statement = conn.prepare_cached(sql)?;
+    Ok(statement
+        .query_row((id, key), |row| row.get(0))
+        .optional()?)
 }
 
 fn again(conn: &Connection, id: i64, deed: Deed<'_>) -> Result<usize> {
@@ -340,16 +370,15 @@ pub(crate) fn mend_lanes(
     let dead = conn
         .prepare_cached(DEAD_LANES)?
         .query_map((name, after, rows(limit)), |row| {
-            Ok((row.get("id")?, read::text(row, "ordering_key")?))
+            Ok((row.get("id")?, read::raw(row, "ordering_key")?))
         })?
-        .collect::<rusqlite::Result<Vec<(i64, Option<String>)>>>()?;
-    let mut keys: Vec<&str> = dead.iter().filter_map(|it| it.1.as_deref()).collect();
-    keys.sort_unstable();
-    keys.dedup();
+        .collect::<rusqlite::Result<Vec<(i64, Option<Raw>)>>>()?;
+    let last = dead.last().map(|it| it.0);
+    let keys: BTreeSet<Raw> = dead.into_iter().filter_map(|it| it.1).collect();
     for key in keys {
-        upkeep::normalise(conn, &(Raw::text(name), Raw::text(key)))?;
+        upkeep::normalise(conn, &(Raw::text(name), key))?;
     }
-    Ok(dead.last().map(|it| it.0))
+    Ok(last)
 }
 
 /// Adds to the record what a message is before it changes: its message id and payload.

@@ -2,10 +2,11 @@
 
 use rusqlite::Connection;
 
+use crate::entry::Status;
 use crate::schema::SCHEMA;
 use crate::store::{
-    SET, bulk, census, channel, claim, enqueue, operate, retention, round, select, settle, stats,
-    upkeep, why,
+    SET, bulk, census, channel, claim, enqueue, operate, read, retention, round, select, settle,
+    stats, upkeep, why,
 };
 
 /// The plan of a statement, one step a line.
@@ -45,6 +46,7 @@ fn hot_statements_follow_their_index_and_sort_nothing() {
 fn hot_statements(conn: &Connection) {
     let due = [
         claim::NEXT_CHANNEL,
+        claim::ANY,
         claim::FRESH,
         claim::NEWEST,
         claim::RETRIES,
@@ -104,6 +106,20 @@ fn hot_statements(conn: &Connection) {
                 scans.clone().all(|it| it.contains("COVERING INDEX")),
                 "{sql}\n{plan}"
             );
+        }
+    }
+    for turned in [false, true] {
+        for status in [Status::Pending, Status::Dead] {
+            // The first is of those that were never tried: whatever their number, a page of them is
+            // a range of their index.
+            let sql = read::ids_of(status, turned).remove(0);
+            let plan = plan(conn, &sql);
+            assert!(plan.starts_with("SEARCH outbox USING "), "{sql}\n{plan}");
+            assert!(
+                plan.contains("AND rowid") || plan.contains("AND id"),
+                "{sql}\n{plan}"
+            );
+            assert!(!plan.contains("TEMP B-TREE"), "{sql}\n{plan}");
         }
     }
     let by_id = plan(conn, select::OTHERS);

@@ -3,13 +3,14 @@
 //!
 //! Foreign hands may have written what is read here, so no value may make it fail.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::types::{FromSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use crate::entry::{Attempt, Entry, Filter, Status};
 use crate::error::Result;
+use crate::store::{Raw, rows};
 
 /// Rows that one statement looks at, at most, where there is no index to follow.
 const SLICE: i64 = 5_000;
@@ -37,6 +38,11 @@ pub(crate) fn text(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<Strin
     })
 }
 
+/// A text or a blob as it is stored, to find its like.
+pub(crate) fn raw(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<Raw>> {
+    Ok(Raw::column_result(row.get_ref(column)?).ok())
+}
+
 /// What a value says as a whole number.
 pub(crate) fn number(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<i64>> {
     Ok(match row.get_ref(column)? {
@@ -53,6 +59,34 @@ pub(crate) fn bytes(value: ValueRef<'_>) -> &[u8] {
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes,
         _ => &[],
     }
+}
+
+/// The columns of text, but for the status, which is one of a few words.
+const TEXTS: [&str; 12] = [
+    "channel",
+    "ordering_key",
+    "message_id",
+    "dedupe_key",
+    "event_type",
+    "recipient",
+    "principal",
+    "content_type",
+    "provider_id",
+    "last_error",
+    "headers",
+    "answer",
+];
+
+/// Those that are no UTF-8, as they are.
+fn broken(row: &Row<'_>) -> rusqlite::Result<BTreeMap<&'static str, Vec<u8>>> {
+    let mut broken = BTreeMap::new();
+    for column in TEXTS {
+        let stored = bytes(row.get_ref(column)?);
+        if std::str::from_utf8(stored).is_err() {
+            broken.insert(column, stored.to_vec());
+        }
+    }
+    Ok(broken)
 }
 
 fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
@@ -84,6 +118,7 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
         answer: text(row, "answer")?,
         payload: bytes(payload).to_vec(),
         payload_is_text: matches!(payload, ValueRef::Text(_)),
+        broken: broken(row)?,
     })
 }
 
@@ -163,17 +198,33 @@ fn chosen(conn: &Connection, channel: Option<&str>) -> Result<Vec<Name>> {
 }
 
 /// Messages by id, a page of them.
+///
+/// A long list costs the same for each of its pages: what is wanted mostly stands side by side and
+/// is met along the ids. What was sent always does so; the others are found by an index of theirs
+/// where they are few among many, and there a page sorts what is left.
 pub(crate) fn list(conn: &Connection, filter: &Filter) -> Result<Vec<Entry>> {
-    // What was sent stands nearly side by side; the others are few or have an index of theirs.
     let indexed = |it: &Status| !matches!(it, Status::Sent | Status::Unknown);
-    match !filter.statuses.is_empty() && filter.statuses.iter().all(indexed) {
-        true => by_index(conn, filter),
-        false => by_slices(conn, filter),
+    let indexed = !filter.statuses.is_empty() && filter.statuses.iter().all(indexed);
+    let mut page = Page::new(filter.bound());
+    let most = rows(page.bound).saturating_mul(NEAR);
+    match by_slices(conn, filter, indexed.then_some(most), &mut page)? {
+        Some(reached) if !page.is_full() => by_index(conn, filter, reached, &mut page)?,
+        _ => {}
     }
+    Ok(page.entries)
 }
 
-/// From slice to slice of the ids; where there is a gap, over it.
-fn by_slices(conn: &Connection, filter: &Filter) -> Result<Vec<Entry>> {
+/// Ids looked at for each message of a page before an index is asked.
+const NEAR: i64 = 4;
+
+/// From slice to slice of the ids; where there is a gap, over it. Answers the last id it looked at
+/// when that were enough of them, and nothing when there are no more.
+fn by_slices(
+    conn: &Connection,
+    filter: &Filter,
+    most: Option<i64>,
+    page: &mut Page,
+) -> Result<Option<i64>> {
     let turned = filter.newest_first;
     let order = if turned { "DESC" } else { "ASC" };
     let columns = columns!();
@@ -186,25 +237,32 @@ fn by_slices(conn: &Connection, filter: &Filter) -> Result<Vec<Entry>> {
         true => "SELECT max(id) FROM outbox WHERE id < ?1",
         false => "SELECT min(id) FROM outbox WHERE id > ?1",
     };
-    let mut page = Page::new(filter.bound());
-    let mut first = edge_at(conn, next, start(filter))?;
+    let mut left = most.unwrap_or(i64::MAX);
+    let mut reached = start(filter);
+    let mut first = edge_at(conn, next, reached)?;
     while first > 0 && !page.is_full() {
+        if left == 0 {
+            return Ok(Some(reached));
+        }
+        let slice = left.min(SLICE);
+        left -= slice;
         let last = match turned {
-            true => first.saturating_sub(SLICE - 1),
-            false => first.saturating_add(SLICE - 1),
+            true => first.saturating_sub(slice - 1),
+            false => first.saturating_add(slice - 1),
         };
-        let room = i64::try_from(page.room()).unwrap_or(i64::MAX);
+        let room = rows(page.room());
         let (low, high) = (first.min(last), first.max(last));
-        let mut rows = statement.query(params![low, high, filter.channel, statuses, room])?;
-        while let Some(row) = rows.next()?
+        let mut found = statement.query(params![low, high, filter.channel, statuses, room])?;
+        while let Some(row) = found.next()?
             && !page.is_full()
         {
             page.add(entry(row)?);
         }
-        drop(rows);
+        drop(found);
+        reached = last;
         first = edge_at(conn, next, last)?;
     }
-    Ok(page.entries)
+    Ok(None)
 }
 
 /// The row that the page comes after.
@@ -215,40 +273,44 @@ fn start(filter: &Filter) -> i64 {
     }
 }
 
-/// The ids of one status of one channel, by the index that has them.
-fn ids_of(status: Status, turned: bool) -> String {
-    let index = match status {
-        Status::Pending | Status::Sending => "outbox_due",
-        Status::Waiting => "outbox_lane",
-        Status::Dead => "outbox_dead_rows",
-        _ => "outbox_settled",
-    };
-    let ordered = match status {
-        Status::Waiting => " AND ordering_key IS NOT NULL",
-        _ => "",
+/// Which of the pending ones: those that were never tried stand by id in their index, the others by
+/// the moment they are due.
+const DUE: [&str; 2] = [" AND next_attempt_at = 0", " AND next_attempt_at > 0"];
+
+/// The ids of one status of one channel, by the indexes that have them.
+pub(crate) fn ids_of(status: Status, turned: bool) -> Vec<String> {
+    let (index, parts): (_, &[&str]) = match status {
+        Status::Pending => ("outbox_due", &DUE),
+        Status::Sending => ("outbox_due", &[""]),
+        Status::Waiting => ("outbox_lane", &[" AND ordering_key IS NOT NULL"]),
+        Status::Dead => ("outbox_dead_rows", &[""]),
+        _ => ("outbox_settled", &[""]),
     };
     let (after, order) = match turned {
         true => ("<", "DESC"),
         false => (">", "ASC"),
     };
-    format!(
-        "SELECT id FROM outbox INDEXED BY {index}
-          WHERE channel = ?1 AND status = '{status}'{ordered} AND id {after} ?2
-          ORDER BY id {order} LIMIT ?3"
-    )
+    let sql = |part: &&str| {
+        format!(
+            "SELECT id FROM outbox INDEXED BY {index}
+              WHERE channel = ?1 AND status = '{status}'{part} AND id {after} ?2
+              ORDER BY id {order} LIMIT ?3"
+        )
+    };
+    parts.iter().map(sql).collect()
 }
 
-fn by_index(conn: &Connection, filter: &Filter) -> Result<Vec<Entry>> {
+/// What comes after an id, by the indexes.
+fn by_index(conn: &Connection, filter: &Filter, after: i64, page: &mut Page) -> Result<()> {
     let turned = filter.newest_first;
-    let mut page = Page::new(filter.bound());
-    let room = i64::try_from(page.room()).unwrap_or(i64::MAX);
+    let room = rows(page.room());
     let mut ids = BTreeSet::new();
     let names = chosen(conn, filter.channel.as_deref())?;
-    for status in &filter.statuses {
-        let mut statement = conn.prepare_cached(&ids_of(*status, turned))?;
+    let statements = filter.statuses.iter().flat_map(|it| ids_of(*it, turned));
+    for sql in statements {
+        let mut statement = conn.prepare_cached(&sql)?;
         for name in &names {
-            let found =
-                statement.query_map(params![name, start(filter), room], |row| row.get(0))?;
+            let found = statement.query_map(params![name, after, room], |row| row.get(0))?;
             ids.extend(found.collect::<rusqlite::Result<Vec<i64>>>()?);
         }
     }
@@ -261,7 +323,7 @@ fn by_index(conn: &Connection, filter: &Filter) -> Result<Vec<Entry>> {
             page.add(entry);
         }
     }
-    Ok(page.entries)
+    Ok(())
 }
 
 /// A list under way, bounded in rows and in bytes.

@@ -1,14 +1,17 @@
 //! What the file says about a message that has not arrived. Reads only.
 
+use std::sync::Arc;
+
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::circuit::Channel;
 use crate::entry::Status;
 use crate::error::Result;
 use crate::stats::far_ahead;
-use crate::store::read::{Name, number, text};
+use crate::store::read::{Name, number, raw, text};
 use crate::store::retention::settled;
-use crate::store::{channel, stats};
+use crate::store::upkeep::Lane;
+use crate::store::{channel, claim, stats};
 
 const FACTS: &str = "
 SELECT o.id, o.channel, o.dedupe_key, o.status, o.next_attempt_at, o.claims, o.attempts, o.ordering_key,
@@ -94,6 +97,8 @@ pub(crate) struct Facts {
     pub(crate) code: Option<String>,
     /// How the answer begins with which it was sent.
     pub(crate) answer: Option<String>,
+    /// Channel and ordering key as they are stored, whatever they are.
+    lane: Option<Lane>,
 }
 
 pub(crate) fn facts(conn: &Connection, id: i64) -> Result<Option<Facts>> {
@@ -116,9 +121,15 @@ pub(crate) fn facts(conn: &Connection, id: i64) -> Result<Option<Facts>> {
             last_error: text(row, "last_error")?,
             code: text(row, "code")?,
             answer: text(row, "answer")?,
+            lane: raw(row, "channel")?.zip(raw(row, "ordering_key")?),
         })
     });
     Ok(facts.optional()?)
+}
+
+/// What a drain will find wrong with a message that waits, as it is stored.
+pub(crate) fn unsendable(conn: &Connection, id: i64) -> Result<Option<String>> {
+    Ok(claim::read(conn, id, &Arc::from(""))?.and_then(|it| it.err()))
 }
 
 /// The state that all processes share.
@@ -128,14 +139,12 @@ pub(crate) fn state(conn: &Connection, name: &str) -> Result<Channel> {
 
 /// Who of its lane holds the message.
 pub(crate) fn blocker(conn: &Connection, facts: &Facts) -> Result<Option<i64>> {
-    let Some(key) = &facts.ordering_key else {
+    let Some((channel, key)) = &facts.lane else {
         return Ok(None);
     };
     Ok(conn
         .prepare_cached(BLOCKER)?
-        .query_row(params![facts.channel, key, facts.id], |row| {
-            row.get("blocker")
-        })?)
+        .query_row(params![channel, key, facts.id], |row| row.get("blocker"))?)
 }
 
 /// Whether the channel has another message that could be tried.

@@ -164,6 +164,15 @@ impl<'a> Asked<'a> {
     /// From what stops everything to what concerns this message alone.
     fn unsent(&self, why: &mut Why, facts: &Facts, state: &Channel, with_head: bool) -> Result<()> {
         let now = self.now;
+        if facts.status == Status::Pending
+            && let Some(broken) = evidence::unsendable(self.conn, facts.id)?
+        {
+            why.reason = Reason::Invalid;
+            why.fault = Fault::Message;
+            why.since = Some(facts.created_at);
+            why.detail = Some(broken);
+            return Ok(());
+        }
         if stopped(why, facts, state) {
             return Ok(());
         }

@@ -87,6 +87,8 @@ pub enum Reason {
     /// It is the only message of its channel and keeps failing: nothing else can be tried, so
     /// nobody knows whether the fault is the receiver's or its own.
     NoOther,
+    /// It cannot be sent as it is stored, by foreign hands: the next drain makes it a dead letter.
+    Invalid,
     /// Nothing: it goes out with the next drain, or when its turn comes.
     Due,
     /// It is a dead letter.
@@ -117,6 +119,7 @@ impl Reason {
             Self::NoDrain => "no_drain",
             Self::Unrouted => "unrouted",
             Self::NoOther => "no_other",
+            Self::Invalid => "invalid",
             Self::Due => "due",
             Self::Dead => "dead",
             Self::Expired => "expired",

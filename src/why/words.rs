@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::dispatch::{Failure, remedy};
 use crate::entry::Status;
+use crate::printable::printable;
 use crate::stats::{Age, ChannelState, Lasting, Utc, other_unit};
 use crate::why::{Fault, Reason, Why};
 
@@ -22,8 +23,8 @@ impl fmt::Display for Why {
             f,
             "Message {} of {} (key {}) ",
             self.id,
-            Plain(&self.channel),
-            Plain(&self.dedupe_key)
+            printable(&self.channel),
+            printable(&self.dedupe_key)
         )?;
         match self.reason {
             Reason::Sent => write!(f, "was sent")?,
@@ -65,6 +66,7 @@ impl fmt::Display for Why {
                     "keeps failing, and its channel has no other message to try"
                 )?;
             }
+            Reason::Invalid => write!(f, "cannot be sent as it is stored")?,
             Reason::Due => write!(f, "is due")?,
         }
         match (self.reason, self.since, self.detail.as_deref()) {
@@ -89,17 +91,17 @@ impl fmt::Display for Why {
                     write!(f, ", but {page}")?;
                 }
             }
-            (Reason::Paused, Some(at), Some(by)) => write!(f, " {} by {}", ago(at), Plain(by))?,
+            (Reason::Paused, Some(at), Some(by)) => write!(f, " {} by {}", ago(at), printable(by))?,
             (_, Some(at), detail) => {
                 write!(f, ", {}", lasting(at))?;
                 if lasting(at).is_known() {
                     f.write_str(" now")?;
                 }
                 if let Some(detail) = detail {
-                    write!(f, " ({})", Plain(Failure::brief(detail)))?;
+                    write!(f, " ({})", printable(Failure::brief(detail)))?;
                 }
             }
-            (_, None, Some(detail)) => write!(f, " ({})", Plain(Failure::brief(detail)))?,
+            (_, None, Some(detail)) => write!(f, " ({})", printable(Failure::brief(detail)))?,
             (_, None, None) => {}
         }
         match (self.reason, span(self.until)) {
@@ -286,6 +288,9 @@ impl Why {
                 "It is never given up while nothing else could be tried: look at the error, then \
                  mend the receiver, or cancel it."
             }
+            Reason::Invalid => {
+                "Edit what is wrong with it, or cancel it; the next drain makes it a dead letter."
+            }
             Reason::Due => "It goes out with the next drain, or when its turn comes.",
         }
     }
@@ -301,18 +306,5 @@ impl fmt::Display for Ago {
             true => write!(f, "{} ago", Age(now.saturating_sub(since))),
             false => f.write_str("at a time when the clock was wrong"),
         }
-    }
-}
-
-/// Text from outside on one line, without what a terminal would act on.
-struct Plain<'a>(&'a str);
-
-impl fmt::Display for Plain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plain = |it: char| if it.is_control() { ' ' } else { it };
-        self.0
-            .chars()
-            .map(plain)
-            .try_for_each(|it| fmt::Write::write_char(f, it))
     }
 }

@@ -18,7 +18,9 @@ mod run;
 mod settings;
 mod sink;
 mod store;
+mod text;
 mod told;
+mod transfer;
 mod watch;
 mod why;
 

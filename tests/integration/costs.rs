@@ -12,7 +12,7 @@ use sqlite_outbox::rusqlite::config::DbConfig;
 use sqlite_outbox::rusqlite::hooks::{AuthContext, Authorization};
 use sqlite_outbox::rusqlite::trace::{TraceEvent, TraceEventCodes};
 use sqlite_outbox::testing::{Inline, ManualClock};
-use sqlite_outbox::{Delivery, Message, Outbox, Outcome, Settings};
+use sqlite_outbox::{Delivery, Filter, Message, Outbox, Outcome, Settings, Status};
 
 use super::fixture::{Till, nap, put};
 use super::vfs::Vfs;
@@ -208,6 +208,46 @@ fn an_idle_pump_prepares_nothing_and_commits_nothing() {
     nap(1_000);
     assert_eq!(seen(), before);
     pump.stop(Duration::from_secs(10)).unwrap();
+}
+
+/// Steps of SQLite's machine, in hundreds, for all pages of a list of so many unsent messages: new
+/// ones, some that were tried, members of lanes.
+fn pages_of(messages: usize) -> usize {
+    let till = Till::new();
+    let steps = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&steps);
+    let options = Outbox::options().on_connect(move |conn: &Connection| {
+        let counted = Arc::clone(&counted);
+        let count = move || counted.fetch_add(1, Ordering::SeqCst) == usize::MAX;
+        conn.progress_handler(100, Some(count))
+    });
+    let outbox = options.open(&till.path).unwrap();
+    let sql = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+               INSERT INTO outbox (channel, ordering_key, status, next_attempt_at, payload)
+               SELECT 'sales', CASE WHEN i % 4 = 0 THEN 'lane' END,
+                      CASE WHEN i % 4 = 0 AND i > 4 THEN 'waiting' ELSE 'pending' END,
+                      CASE WHEN i % 4 = 1 THEN 1 + i * 7919 % 1000 ELSE 0 END, 'x'
+                 FROM n";
+    till.sql().execute(sql, [messages as i64]).unwrap();
+    let unsent = [Status::Pending, Status::Waiting, Status::Sending];
+    let mut filter = unsent.into_iter().fold(Filter::new(), Filter::status);
+    let (before, mut found) = (steps.load(Ordering::SeqCst), 0);
+    while let page = outbox.list(&filter.clone().limit(50)).unwrap()
+        && let Some(last) = page.last()
+    {
+        found += page.len();
+        filter = filter.after(last.id);
+    }
+    assert_eq!(found, messages);
+    steps.load(Ordering::SeqCst) - before
+}
+
+/// Each page sorted what its channel had, so a list of four times as many took sixteen times as long.
+#[test]
+fn all_pages_of_a_list_of_four_times_as_many_cost_four_times_as_much() {
+    let (few, many) = (pages_of(1_000), pages_of(4_000));
+    assert!(few > 100, "{few}: nothing is counted");
+    assert!(many < 5 * few, "{few} for 1,000, {many} for 4,000");
 }
 
 /// Whatever a drain and an enqueue run, triggers included, in a game with lanes, retries, dead

@@ -18,7 +18,7 @@ fn identity(desk: &Desk, id: i64) -> (String, String, Vec<u8>, Option<String>) {
     (it.message_id, it.dedupe_key, it.payload, it.ordering_key)
 }
 
-fn refused(result: sqlite_outbox::Result<()>, word: &str) {
+fn refused<T: std::fmt::Debug>(result: sqlite_outbox::Result<T>, word: &str) {
     match result {
         Err(Error::Refused(why)) => assert!(why.contains(word), "{why}"),
         other => panic!("{word}: {other:?}"),
@@ -263,7 +263,9 @@ fn a_dead_head_holds_its_lane_until_a_person_decides() {
     let decisions: [(&str, Decision); 4] = [
         ("retry", |desk, id| desk.anna().retry(id).unwrap()),
         ("cancel", |desk, id| desk.anna().cancel(id).unwrap()),
-        ("edit", |desk, id| desk.anna().edit(id, "mended").unwrap()),
+        ("edit", |desk, id| {
+            desk.anna().edit(id, "mended").unwrap();
+        }),
         ("delete", |desk, id| {
             desk.sql(&format!("DELETE FROM outbox WHERE id = {id}"));
         }),

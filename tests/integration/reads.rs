@@ -3,7 +3,7 @@
 use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::{ChannelState, Delivery, Error, Filter, Message, Outbox, Outcome, Status};
 
-use crate::fixture::{Till, put};
+use crate::fixture::{Till, column, put};
 
 /// Stores what no well-behaved program could.
 fn by_force(till: &Till, script: &str) {
@@ -197,6 +197,71 @@ fn a_list_is_paged_by_id() {
         assert!(ids(&outbox, filter.channel("none")).is_empty());
     }
     assert_eq!(ids(&outbox, Filter::new().limit(0)).len(), 1);
+}
+
+/// Along the ids while they are near, and by the indexes where they are not: of both, and of the way
+/// from one to the other, nothing is left out and nothing comes twice.
+#[test]
+fn a_list_is_paged_alike_however_the_messages_lie() {
+    let till = Till::new();
+    let outbox = till.open();
+    till.sql()
+        .execute_batch(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)
+             INSERT INTO outbox (channel, ordering_key, payload, status, next_attempt_at, settled_at)
+             SELECT CASE WHEN i % 3 THEN 'a' ELSE 'b' END, 'lane ' || (i % 7), 'x',
+                    CASE WHEN i BETWEEN 500 AND 900 AND i % 50 THEN 'sent'
+                         WHEN i BETWEEN 901 AND 1200 THEN 'cancelled'
+                         WHEN i BETWEEN 1201 AND 1500 THEN 'dead'
+                         WHEN i BETWEEN 1501 AND 2500 AND i % 100 THEN 'expired'
+                         ELSE 'pending' END,
+                    i * 7919 % 11, 3000 - i
+               FROM n;
+             DELETE FROM outbox WHERE id BETWEEN 2600 AND 2700",
+        )
+        .unwrap();
+    let cases = [
+        &[Status::Pending][..],
+        &[Status::Waiting],
+        &[Status::Dead],
+        &[Status::Expired],
+        &[Status::Cancelled],
+        &[Status::Pending, Status::Waiting, Status::Sending],
+        &[Status::Dead, Status::Cancelled],
+    ];
+    for statuses in cases {
+        for channel in [None, Some("a"), Some("b")] {
+            for newest in [false, true] {
+                let words: Vec<_> = statuses.iter().map(|it| format!("'{it}'")).collect();
+                let order = if newest { "DESC" } else { "ASC" };
+                let wanted = column(
+                    &till.sql(),
+                    &format!(
+                        "SELECT id FROM outbox WHERE status IN ({}) AND {} ORDER BY id {order}",
+                        words.join(", "),
+                        channel.map_or("1".into(), |it| format!("channel = '{it}'"))
+                    ),
+                );
+                assert!(!wanted.is_empty(), "{statuses:?}");
+                let mut filter = Filter::new().limit(7);
+                filter = statuses
+                    .iter()
+                    .fold(filter, |filter, it| filter.status(*it));
+                filter = channel.into_iter().fold(filter, Filter::channel);
+                if newest {
+                    filter = filter.newest_first();
+                }
+                let mut found = Vec::new();
+                while let page = ids(&outbox, filter.clone())
+                    && let Some(last) = page.last()
+                {
+                    filter = filter.after(*last);
+                    found.extend(page.iter().map(ToString::to_string));
+                }
+                assert_eq!(found, wanted, "{statuses:?} {channel:?} {newest}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use clap::Args;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde::Serialize;
 
-use crate::output::{as_json, exact, now, say, say_json, scrub};
+use crate::output::{as_json, exact, now, printable, say, say_json};
 
 /// How much is said on stderr.
 #[derive(Debug, Clone, Copy, Default, Args)]
@@ -102,8 +102,8 @@ impl Log for Logger {
                 log: word,
                 text: &text,
             }),
-            Role::Reports => say(&format!("{word}: {}", scrub(&text))),
-            Role::Tells => say(&format!("{} {word}: {}", exact(at), scrub(&text))),
+            Role::Reports => say(&format!("{word}: {}", printable(&text))),
+            Role::Tells => say(&format!("{} {word}: {}", exact(at), printable(&text))),
         }
     }
 

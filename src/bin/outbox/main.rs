@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Cli, Exit, Usage};
-use output::{Closed, as_json, failed, say, scrub, written};
+use output::{Closed, as_json, failed, printable, say, written};
 use settings::Faults;
 
 fn main() -> ExitCode {
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
 fn misunderstood(text: &str) {
     match as_json() {
         true => failed(&[in_one_line(text)], Exit::Usage as u8),
-        false => text.lines().for_each(|it| say(&scrub(it))),
+        false => text.lines().for_each(|it| say(&printable(it))),
     }
 }
 

@@ -316,3 +316,48 @@ fn settings_say_how_long_what_was_sent_is_kept() {
     with("keep_payload = \"long\"").failed(1, "line 2");
     with("keep_sent = 3").failed(1, "forever");
 }
+
+#[test]
+fn retry_and_cancel_take_several_states_as_list_does() {
+    let desk = Desk::new();
+    desk.sql()
+        .execute_batch(
+            "INSERT INTO outbox (channel, ordering_key, payload, status, settled_at)
+             VALUES ('a', NULL, 'x', 'dead', 1), ('a', NULL, 'x', 'expired', 1), ('a', NULL, 'x', 'cancelled', 1),
+                    ('a', NULL, 'x', 'sent', 1), ('a', 'lane', 'x', 'pending', NULL), ('a', 'lane', 'x', 'waiting', NULL)",
+        )
+        .unwrap();
+    let count = |command: &str, statuses: &[&str]| {
+        let args = [command, "till.db", "--all", "--dry-run", "--json"];
+        let ran = desk.run(args.iter().chain(statuses));
+        assert_eq!(ran.code, 0, "{statuses:?} {ran:?}");
+        ran.json()["count"].as_u64().unwrap()
+    };
+    for (command, statuses, wanted) in [
+        ("retry", &[][..], 1),
+        ("retry", &["--status=dead,expired"], 2),
+        ("retry", &["--status=cancelled,Dead,expired,dead"], 3),
+        ("retry", &["--status=expired", "--status=cancelled"], 2),
+        ("cancel", &[], 3),
+        ("cancel", &["--status=waiting,pending"], 2),
+    ] {
+        assert_eq!(count(command, statuses), wanted, "{command} {statuses:?}");
+    }
+    for (command, statuses) in [("retry", "dead,sent"), ("cancel", "pending,sending")] {
+        let args = [command, "till.db", "--all", "--status", statuses];
+        desk.run(args).failed(2, "messages can be");
+    }
+    let cancelled = desk.json([
+        "cancel",
+        "till.db",
+        "--all",
+        "--status=pending,waiting",
+        "--json",
+    ]);
+    assert_eq!(
+        cancelled["count"], 2,
+        "the head does not go before its follower"
+    );
+    let retried = desk.done(["retry", "till.db", "--all", "--status=dead,expired"]);
+    assert_eq!(retried, "2 messages retried\n");
+}

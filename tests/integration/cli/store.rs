@@ -215,7 +215,7 @@ fn what_stands_before_a_bad_line_is_enqueued_and_counted() {
     let ran = desk.feed(lines, args);
     ran.failed(
         1,
-        "2 messages enqueued: line 4: the payload has no text or number at /id",
+        "line 4: the payload has no text or number at /id; it ended there. Before it: 2 messages enqueued.",
     );
     let list = desk.run(["list", "till.db", "--json"]).lines();
     assert_eq!(list.len(), 2);

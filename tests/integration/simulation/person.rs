@@ -36,7 +36,8 @@ impl Life {
                 "cancels"
             }
             12..14 if known => {
-                refused(anna.edit(id, format!("sale edited {what} {id}")));
+                let edited = anna.edit(id, format!("sale edited {what} {id}"));
+                refused(edited.map(|_| ()));
                 "edits"
             }
             14 => {

@@ -279,6 +279,7 @@ pub(super) const DEEDS: &[Deed] = &[
             it.outbox()
                 .operator("anna")
                 .edit(it.id("free-0"), "y".repeat(5_000))
+                .map(|_| ())
         },
     },
     Deed {

@@ -8,7 +8,7 @@ use sqlite_outbox::{Dispatcher, FileInfo, Finding, Outbox, Severity};
 
 use super::curl::quoted;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, Tone, age, bytes, count, now, scrub, unless_closed};
+use crate::output::{Out, Tone, age, bytes, count, now, printable, unless_closed};
 use crate::settings::{self, Faults, Loaded};
 
 /// Look for all that is wrong with the file, outbox and settings
@@ -276,7 +276,7 @@ fn print(findings: &[Finding], info: &FileInfo, db: &Path, out: &mut Out) -> any
         out.paragraph("         -> ", Tone::Plain, &finding.remedy)?;
         if let Some(command) = command(finding, db) {
             // Unbroken, to be copied.
-            out.line(format!("            {}", scrub(&command)))?;
+            out.line(format!("            {}", printable(&command)))?;
         }
     }
     let file = format!(

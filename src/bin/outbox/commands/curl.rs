@@ -8,10 +8,10 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use clap::Args;
 use serde::Serialize;
-use sqlite_outbox::{Delivery, Entry, Preview};
+use sqlite_outbox::{Delivery, Entry, Preview, is_printable};
 
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, harmful, note};
+use crate::output::{Out, note};
 use crate::settings;
 
 /// Arguments of a program have a limit; what a shell pipes has none.
@@ -87,7 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             command,
         })?;
     } else {
-        // Without harmful characters but for the newlines of a payload, which mean themselves.
+        // All of it can be shown, but for the newlines of a payload, which mean themselves.
         out.line(command)?;
     }
     out.flush()?;
@@ -165,7 +165,7 @@ fn command(preview: &Preview, payload: &[u8], include: bool) -> String {
 fn body(payload: &[u8]) -> (String, String) {
     let text = std::str::from_utf8(payload).ok();
     let text = text.filter(|it| it.len() <= ARGUMENT);
-    let shown = |it: char| it == '\n' || !harmful(it);
+    let shown = |it: char| it == '\n' || is_printable(it);
     match text.filter(|it| it.chars().all(shown)) {
         Some(text) => (String::new(), format!("--data-raw {}", quoted(text))),
         None => {

@@ -1,14 +1,16 @@
 //! A message as JSON: the columns by name.
 
+use std::collections::BTreeMap;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
-use sqlite_outbox::{Attempt, AuditEntry, Conflict, Entry};
+use sqlite_outbox::{Attempt, AuditEntry, Conflict, Entry, is_printable};
 
 use super::conflicts;
 use super::show::Known;
 
-/// A payload: text where it is text.
+/// A payload: text where it is text that can be written as one.
 #[derive(Serialize)]
 pub(super) struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -19,7 +21,9 @@ pub(super) struct Body<'a> {
 
 impl<'a> Body<'a> {
     pub(super) fn of(payload: &'a [u8]) -> Self {
-        let text = std::str::from_utf8(payload).ok();
+        let text = std::str::from_utf8(payload)
+            .ok()
+            .filter(|it| reads_well(it));
         Self {
             payload: text,
             payload_base64: text.is_none().then(|| BASE64_STANDARD.encode(payload)),
@@ -27,6 +31,24 @@ impl<'a> Body<'a> {
     }
 }
 
+/// Whether a text is about as long when it is written as JSON: a control character takes six bytes,
+/// so a text of nothing else would be four times as long as its base64.
+fn reads_well(text: &str) -> bool {
+    const SHORT: usize = 64;
+    let written = |it: char| match it {
+        '"' | '\\' | '\n' | '\r' | '\t' => 2,
+        it if is_printable(it) => it.len_utf8(),
+        it => 6 * it.len_utf16(),
+    };
+    let most = 2 * text.len() + SHORT;
+    let mut length = 0;
+    text.chars().all(|it| {
+        length += written(it);
+        length <= most
+    })
+}
+
+/// A message; the texts that are no UTF-8 stand a second time as `<column>_base64`.
 #[derive(Serialize)]
 pub(super) struct Row<'a> {
     id: i64,
@@ -53,6 +75,8 @@ pub(super) struct Row<'a> {
     answer: Option<&'a str>,
     created_at: i64,
     settled_at: Option<i64>,
+    #[serde(flatten)]
+    broken: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     failed_attempts: Option<Vec<Failed<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,6 +166,11 @@ impl<'a> Row<'a> {
             answer: entry.answer.as_deref(),
             created_at: entry.created_at,
             settled_at: entry.settled_at,
+            broken: entry
+                .broken
+                .iter()
+                .map(|(column, bytes)| (format!("{column}_base64"), BASE64_STANDARD.encode(bytes)))
+                .collect(),
             failed_attempts: None,
             audit: None,
             conflicts: None,

@@ -2,15 +2,19 @@
 
 use clap::Args;
 
+use super::enqueue::exported::MAX_LINE;
 use super::entry::Row;
 use super::list::{Chosen, each_page};
 use crate::args::{Database, Exit};
-use crate::output::{Out, note};
+use crate::output::{Out, bytes, json_line, note};
 
 /// Print messages as JSON lines, for another outbox to take
 ///
-/// All columns are there, the payload byte for byte. A payload that is not UTF-8 stands as payload_base64 in place of payload. `enqueue --exported`
-/// takes the lines back, with the same message ids.
+/// All columns are there, byte for byte. A payload that is not UTF-8, or that JSON would make much
+/// longer, stands as payload_base64 in place of payload; another text that is not UTF-8 stands a
+/// second time, as channel_base64 and so on. `enqueue --exported` takes the lines back, with the
+/// same message ids, whatever plain SQL has put into them. A line that is too long for it is named
+/// on stderr, and the exit code is 1.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -29,8 +33,22 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open_to_read()?;
     let mut out = Out::new();
+    let mut exit = Exit::Done;
     each_page(&outbox, arguments.chosen.filter(), usize::MAX, |page| {
-        page.iter().try_for_each(|entry| out.json(&Row::new(entry)))
+        for entry in page {
+            let line = json_line(&Row::new(entry))?;
+            if line.len() > MAX_LINE {
+                exit = Exit::Error;
+                note(&format!(
+                    "message {} makes a line of {}, and `enqueue --exported` takes {} at most",
+                    entry.id,
+                    bytes(line.len() as u64),
+                    bytes(MAX_LINE as u64)
+                ));
+            }
+            out.line(line)?;
+        }
+        Ok(())
     })?;
     out.flush()?;
     arguments.chosen.remark(&outbox)?;
@@ -40,5 +58,5 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             "messages whose key was taken by other content are not among them: see `outbox conflicts`",
         );
     }
-    Ok(Exit::Done)
+    Ok(exit)
 }

@@ -64,7 +64,7 @@ Examples:
   outbox cancel till.db S-104522 --reason 'entered twice'
   outbox cancel till.db --all --channel test --dry-run")]
     Cancel(operate::Bulk),
-    Edit(operate::Edit),
+    Edit(Box<operate::Edit>),
     Conflicts(conflicts::Arguments),
     /// Stop a channel, for every process, until it is resumed
     #[command(after_help = "\

@@ -10,10 +10,11 @@ use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
 
 use anyhow::Context;
 use serde::Serialize;
-use sqlite_outbox::Failure;
+use sqlite_outbox::{Failure, is_printable};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 pub(crate) use said::{as_json, error_width, failed, note, say, say_json};
+pub(crate) use sqlite_outbox::printable;
 pub(crate) use table::{Column, Table, cut, cut_left};
 pub(crate) use time::{age, ago, exact, now, per_second};
 
@@ -81,7 +82,7 @@ impl Out {
         self.width
     }
 
-    /// One line of ours; whatever came from elsewhere must have been through [`scrub`].
+    /// One line of ours; whatever came from elsewhere must have been through [`printable`].
     pub(crate) fn line(&mut self, line: impl AsRef<str>) -> anyhow::Result<()> {
         let line = line.as_ref();
         written(writeln!(self.stream, "{line}"))
@@ -89,7 +90,7 @@ impl Out {
 
     /// One line that may hold anything.
     pub(crate) fn text(&mut self, text: &str) -> anyhow::Result<()> {
-        self.line(scrub(text))
+        self.line(printable(text))
     }
 
     /// Some sentences that may hold anything: broken between words on a terminal, one line where
@@ -105,7 +106,7 @@ impl Out {
     }
 
     fn broken(&mut self, first: &str, places: usize, tone: Tone, text: &str) -> anyhow::Result<()> {
-        let text = scrub(text);
+        let text = printable(text);
         let room = self.width.map(|it| it.saturating_sub(places));
         for (number, line) in wrap(&text, room.unwrap_or(usize::MAX))
             .into_iter()
@@ -224,35 +225,6 @@ pub(crate) fn bytes(number: u64) -> String {
     format!("{number} B")
 }
 
-/// Control characters, and those that turn the direction of writing, could take over a terminal
-/// or make it show what is not there.
-pub(crate) fn harmful(it: char) -> bool {
-    it.is_control()
-        || matches!(
-            it,
-            '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{61c}'
-        )
-        || matches!(it, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
-}
-
-/// The text on one line with every harmful character escaped.
-pub(crate) fn scrub(text: &str) -> Cow<'_, str> {
-    if !text.contains(harmful) {
-        return Cow::Borrowed(text);
-    }
-    let mut clean = String::with_capacity(text.len() + 16);
-    for it in text.chars() {
-        match it {
-            '\n' => clean.push_str("\\n"),
-            '\r' => clean.push_str("\\r"),
-            '\t' => clean.push_str("\\t"),
-            it if harmful(it) => clean.extend(it.escape_unicode()),
-            it => clean.push(it),
-        }
-    }
-    Cow::Owned(clean)
-}
-
 /// A JSON value on one line, which someone may show on a terminal.
 pub(crate) fn json_line(value: &impl Serialize) -> serde_json::Result<String> {
     let text = serde_json::to_string(value)?;
@@ -267,17 +239,21 @@ pub(crate) fn json_text(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(lines.join("\n") + "\n")
 }
 
-/// JSON that means the same and has no harmful character: the writer leaves some as they are, and
+/// JSON that means the same and can be shown as it is: the writer leaves some as they are, and
 /// outside of strings there are none.
 fn escape_json(text: &str) -> Cow<'_, str> {
-    if !text.contains(harmful) {
+    if text.chars().all(is_printable) {
         return Cow::Borrowed(text);
     }
     let mut clean = String::with_capacity(text.len() + 16);
     for it in text.chars() {
-        match harmful(it) {
-            true => drop(write!(clean, "\\u{:04x}", u32::from(it))),
-            false => clean.push(it),
+        match is_printable(it) {
+            true => clean.push(it),
+            false => {
+                for unit in it.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(clean, "\\u{unit:04x}");
+                }
+            }
         }
     }
     Cow::Owned(clean)
@@ -328,14 +304,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_moves_a_cursor_gets_through() {
-        let text = "a\x1b[2Jb\r\n\tc\u{7f}\u{9b}31m\u{202e}d";
-        let clean = scrub(text);
-        assert_eq!(clean, "a\\u{1b}[2Jb\\r\\n\\tc\\u{7f}\\u{9b}31m\\u{202e}d");
-        assert_eq!(scrub("café 日本"), "café 日本");
+    fn json_for_a_terminal_means_the_same() {
+        let text = "a\x1b[2J\r\n\u{7f}\u{9b}31m\u{202e}\u{e0041}\"\\d";
         let json = serde_json::to_string(text).unwrap();
         let escaped = escape_json(&json);
-        assert!(!escaped.contains(harmful));
+        assert!(escaped.chars().all(is_printable), "{escaped}");
         assert_eq!(serde_json::from_str::<String>(&escaped).unwrap(), text);
     }
 }

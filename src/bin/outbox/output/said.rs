@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use serde::Serialize;
 
-use super::{json_line, scrub, wrap};
+use super::{json_line, printable, wrap};
 
 /// Whether `--json` was asked for, also where the rest of the command line makes no sense.
 pub(crate) fn as_json() -> bool {
@@ -43,7 +43,7 @@ pub(crate) fn note(text: &str) {
     }
     let mut first = "note: ";
     let room = error_width().map_or(usize::MAX, |it| it.saturating_sub(first.len()));
-    for line in wrap(&scrub(text), room) {
+    for line in wrap(&printable(text), room) {
         say(&format!("{first}{line}"));
         first = "      ";
     }
@@ -64,7 +64,7 @@ pub(crate) fn failed(texts: &[String], exit: u8) {
         }),
         false => texts
             .iter()
-            .for_each(|it| say(&format!("error: {}", scrub(it)))),
+            .for_each(|it| say(&format!("error: {}", printable(it)))),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::{Out, Tone, scrub};
+use super::{Out, Tone, printable};
 
 /// The side on which a column is filled up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = (String, Tone)>) {
-        let clean = |(text, tone): (String, Tone)| (scrub(&text).into_owned(), tone);
+        let clean = |(text, tone): (String, Tone)| (printable(&text).into_owned(), tone);
         self.rows.push(cells.into_iter().map(clean).collect());
     }
 

@@ -1,19 +1,17 @@
 //! A message for each line: a few in each short transaction, none open while waiting for input.
 
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use serde::Serialize;
-use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Error, Message, Outbox};
+use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Error, Message, Outbox, Transfer};
 
-use super::{Arguments, Done, exported, message, open, quoted, warn_of_type};
+use super::source::{Line, Source};
+use super::{Arguments, Choice, Done, exported, message, open, quoted, warn_of_type};
 use crate::args::Exit;
+use crate::commands::operate::operator;
 use crate::commands::told;
 use crate::output::{Out, count, note};
-
-/// Lines in one transaction, at most.
-const CHUNK: usize = 64;
 
 /// What became of the lines so far.
 #[derive(Default)]
@@ -38,6 +36,18 @@ struct Refused {
     error: String,
 }
 
+/// A line that can be taken: who it is, for people, and what to do with it.
+struct Taken {
+    number: usize,
+    place: String,
+    what: What,
+}
+
+enum What {
+    New(Box<Message>),
+    Exported(Box<Transfer>),
+}
+
 pub(super) fn run(
     outbox: &Outbox,
     arguments: &Arguments,
@@ -48,14 +58,14 @@ pub(super) fn run(
         true => exported::MAX_LINE,
         false => DEFAULT_MAX_PAYLOAD,
     };
-    let mut source = Lines::new(open(path)?, most);
+    let mut source = Source::new(open(path)?, most);
     let mut tally = Tally::default();
-    let mut warned = false;
+    let mut warned = arguments.exported;
     let ended = loop {
         // What was read before an error is stored first.
         let (chunk, read) = source.chunk();
-        warned =
-            warned || arguments.exported || chunk.iter().any(|(_, it)| warn_of_type(arguments, it));
+        let mut texts = chunk.iter().filter_map(|it| it.text.as_ref().ok());
+        warned = warned || texts.any(|it| warn_of_type(arguments, it));
         let stored = store(outbox, arguments, chunk, &mut tally, out);
         match stored.and(read) {
             Ok(true) => {}
@@ -73,12 +83,9 @@ pub(super) fn run(
     }
     let summary = tally.summary();
     if let Err(error) = ended {
-        let error = told(&error.context(format!("stopped early, {summary}")));
-        let again = match arguments.exported || arguments.key_from.is_some() {
-            true => "mend it and take the same lines again: what is there already stays as it is",
-            false => "mend it and go on with it, not with those before it",
-        };
-        bail!("{error}; nothing from there on is enqueued: {again}");
+        let error = told(&error);
+        let again = arguments.again();
+        bail!("{error}; it ended there. Before it: {summary}. {again}");
     }
     match (tally.unprinted, arguments.format.json) {
         (Some(error), _) => return Err(error),
@@ -91,6 +98,24 @@ pub(super) fn run(
     })
 }
 
+impl Arguments {
+    /// How to go on after an import that ended early.
+    fn again(&self) -> &'static str {
+        let keyed = self.exported || self.key_from.is_some();
+        match (keyed, self.on_duplicate) {
+            (true, Choice::Ignore | Choice::Replace) => {
+                "Mend it and take all lines again: those that are there are not taken twice"
+            }
+            (true, Choice::Fail) => {
+                "Mend it and go on with that line: those before it are there, and would be refused"
+            }
+            (false, _) => {
+                "Mend it and go on with that line: those before it would be taken a second time"
+            }
+        }
+    }
+}
+
 impl Tally {
     fn count(&mut self, enqueued: Enqueued) {
         match enqueued {
@@ -98,6 +123,13 @@ impl Tally {
             Enqueued::Replaced { .. } => self.replaced += 1,
             Enqueued::Duplicate { .. } => self.duplicates += 1,
             Enqueued::Conflict { .. } => self.conflicts += 1,
+        }
+    }
+
+    /// A line for a program, if one reads; when the output is gone, the work goes on.
+    fn tell(&mut self, arguments: &Arguments, out: &mut Out, line: &impl Serialize) {
+        if arguments.format.json && self.unprinted.is_none() {
+            self.unprinted = out.json(line).err();
         }
     }
 
@@ -125,39 +157,44 @@ impl Tally {
 fn store(
     outbox: &Outbox,
     arguments: &Arguments,
-    chunk: Vec<(usize, Vec<u8>)>,
+    chunk: Vec<Line>,
     tally: &mut Tally,
     out: &mut Out,
 ) -> anyhow::Result<()> {
-    if chunk.is_empty() {
+    let Some(first) = chunk.first().map(|it| it.number) else {
         return Ok(());
-    }
-    let mut messages: Vec<(usize, String, Message)> = Vec::new();
-    let mut faulty = Vec::new();
-    for (number, payload) in chunk {
-        let place = match exported::key(&payload).filter(|_| arguments.exported) {
-            Some(key) => format!("line {number}, key {key}"),
-            None => format!("line {number}"),
-        };
-        let message = match arguments.exported {
-            true => exported::message(arguments, &payload),
-            false => message(arguments, payload).map(Some),
-        };
-        match message {
-            Ok(Some(message)) => messages.push((number, place, message)),
+    };
+    let mut taken = Vec::new();
+    // Each with its number.
+    let mut refused: Vec<(usize, anyhow::Error)> = Vec::new();
+    for line in chunk {
+        let number = line.number;
+        match take(arguments, line) {
+            Ok(Some(line)) => taken.push(line),
             Ok(None) => tally.left_out += 1,
             Err(error) => {
-                faulty.push((number, error.context(place)));
+                refused.push((number, error));
                 if !arguments.skip_bad {
                     break;
                 }
             }
         }
     }
-    let (done, refused) = outbox.transaction(|tx| {
-        let (mut done, mut refused) = (Vec::new(), Vec::new());
-        for (number, place, message) in &messages {
-            match outbox.enqueue(tx, message) {
+    let operator = operator(outbox, None);
+    let choice = arguments.on_duplicate.into();
+    let done = outbox.transaction(|tx| {
+        let mut done = Vec::new();
+        for Taken {
+            number,
+            place,
+            what,
+        } in &taken
+        {
+            let answer = match what {
+                What::New(message) => operator.enqueue(tx, message),
+                What::Exported(transfer) => operator.import(tx, transfer, choice),
+            };
+            match answer {
                 Ok(enqueued) => done.push((*number, enqueued)),
                 // The transaction is still good, so what stands before this line is kept.
                 Err(
@@ -175,96 +212,69 @@ fn store(
                 Err(error) => return Err(error),
             }
         }
-        Ok((done, refused))
-    })?;
-    let json = arguments.format.json;
+        Ok(done)
+    });
+    let done = done.with_context(|| format!("line {first}"))?;
     for (number, enqueued) in done {
         tally.count(enqueued);
-        if json && tally.unprinted.is_none() {
-            let line = Some(number);
-            let done = Done {
+        let line = Some(number);
+        tally.tell(
+            arguments,
+            out,
+            &Done {
                 line,
                 ..Done::from(enqueued)
-            };
-            tally.unprinted = out.json(&done).err();
-        }
+            },
+        );
     }
-    // A line that was refused stands before one that could not be read.
-    for (line, error) in refused.into_iter().chain(faulty) {
+    refused.sort_by_key(|it| it.0);
+    for (line, error) in refused {
         if !arguments.skip_bad {
             return Err(error);
         }
         tally.bad += 1;
         let error = told(&error);
         note(&format!("skipped: {error}"));
-        if json && tally.unprinted.is_none() {
-            let result = "refused";
-            let refused = Refused {
+        let result = "refused";
+        tally.tell(
+            arguments,
+            out,
+            &Refused {
                 line,
                 result,
                 error,
-            };
-            tally.unprinted = out.json(&refused).err();
-        }
+            },
+        );
     }
     Ok(())
 }
 
-struct Lines {
-    /// Bytes a line may have.
-    most: usize,
-    reader: BufReader<Box<dyn Read>>,
-    number: usize,
-}
-
-impl Lines {
-    fn new(source: Box<dyn Read>, most: usize) -> Self {
-        Self {
-            most,
-            reader: BufReader::with_capacity(64 * 1024, source),
-            number: 0,
-        }
+/// What a line is; nothing where it is over.
+fn take(arguments: &Arguments, line: Line) -> anyhow::Result<Option<Taken>> {
+    let number = line.number;
+    let mut place = format!("line {number}");
+    let text = line.text.with_context(|| place.clone())?;
+    if !arguments.exported {
+        let message = message(arguments, text).with_context(|| place.clone())?;
+        let what = What::New(Box::new(message));
+        return Ok(Some(Taken {
+            number,
+            place,
+            what,
+        }));
     }
-
-    /// The next lines with their numbers, and whether more may follow. Ends early rather than wait
-    /// for input while it holds a line.
-    fn chunk(&mut self) -> (Vec<(usize, Vec<u8>)>, anyhow::Result<bool>) {
-        let mut chunk = Vec::new();
-        while chunk.len() < CHUNK {
-            if !chunk.is_empty() && !self.reader.buffer().contains(&b'\n') {
-                break;
-            }
-            match self.line() {
-                Ok(Some(line)) if line.trim_ascii().is_empty() => {}
-                Ok(Some(line)) => chunk.push((self.number, line)),
-                Ok(None) => return (chunk, Ok(false)),
-                Err(error) => return (chunk, Err(error)),
-            }
+    let name = |it: &str| format!("line {number}, key {it}");
+    match exported::transfer(&text) {
+        Ok(Some(transfer)) => {
+            place = name(&String::from_utf8_lossy(&transfer.dedupe_key));
+            let what = What::Exported(Box::new(transfer));
+            Ok(Some(Taken {
+                number,
+                place,
+                what,
+            }))
         }
-        (chunk, Ok(true))
-    }
-
-    fn line(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
-        let mut line = Vec::new();
-        let most = self.most as u64 + 2;
-        self.number += 1;
-        let read = (&mut self.reader)
-            .take(most)
-            .read_until(b'\n', &mut line)
-            .with_context(|| format!("line {} cannot be read", self.number))?;
-        if read == 0 {
-            return Ok(None);
-        }
-        for end in [b'\n', b'\r'] {
-            line.pop_if(|last| *last == end);
-        }
-        if self.number == 1 && line.starts_with(b"\xef\xbb\xbf") {
-            line.drain(..3);
-        }
-        if line.len() > self.most {
-            let (number, most) = (self.number, self.most);
-            bail!("line {number} has more than the {most} bytes a line may have");
-        }
-        Ok(Some(line))
+        Ok(None) => Ok(None),
+        Err(error) => Err(error.context(exported::key(&text).map_or(place, |it| name(&it)))),
     }
 }

@@ -1,7 +1,8 @@
 //! `outbox enqueue`: one message, or one for each line of a file.
 
-mod exported;
+pub(super) mod exported;
 mod lines;
+mod source;
 
 use std::fs::File;
 use std::io::{IsTerminal, Read};
@@ -15,7 +16,7 @@ use serde_json::Value;
 use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Entry, Message, OnDuplicate, Outbox, Status};
 
 use super::curl::quoted;
-use super::operate::name;
+use super::operate::{name, operator};
 
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::output::{Out, ago, note, now};
@@ -103,7 +104,8 @@ enum Choice {
     Ignore,
     /// End with an error
     Fail,
-    /// Latest wins; if the former was attempted already, as ignore
+    /// Latest wins, and the former payload is kept for the record; if it was attempted already, as
+    /// ignore
     Replace,
 }
 
@@ -177,7 +179,8 @@ fn one(
 ) -> anyhow::Result<()> {
     warn_of_type(arguments, &payload);
     let message = message(arguments, payload)?;
-    let enqueued = outbox.transaction(|tx| outbox.enqueue(tx, &message))?;
+    let operator = operator(outbox, None);
+    let enqueued = outbox.transaction(|tx| operator.enqueue(tx, &message))?;
     let id = enqueued.id();
     let Some(entry) = outbox.get(id)? else {
         return out.line(format!("message {id} is enqueued, and gone already"));

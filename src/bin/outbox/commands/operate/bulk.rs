@@ -25,9 +25,10 @@ pub(crate) struct Arguments {
     /// Only this channel; a message outside of it is refused
     #[arg(long)]
     channel: Option<String>,
-    /// With --all: only these
-    #[arg(long, conflicts_with = "which", value_parser = args::status(), ignore_case = true)]
-    status: Option<Status>,
+    /// With --all: only those that stand there; several with commas, or --status again
+    #[arg(long, conflicts_with = "which", value_delimiter = ',', ignore_case = true,
+          value_parser = args::status())]
+    status: Vec<Status>,
     /// With --all: only those whose last failed attempt has this code, e.g. timeout or http_400
     #[arg(long, value_name = "CODE", conflicts_with = "which")]
     code: Option<String>,
@@ -64,12 +65,17 @@ impl Deed {
         }
     }
 
-    /// What `--all` means. Followers go first: a head that is cancelled makes one pending.
-    fn all(self) -> &'static [Status] {
-        match self {
-            Self::Retry => &[Status::Dead],
-            Self::Cancel => &[Status::Waiting, Status::Pending, Status::Dead],
-        }
+    /// What `--all` means with these statuses, or with none. Followers go first: a head that is
+    /// cancelled makes one pending.
+    fn all(self, named: &[Status]) -> Vec<Status> {
+        use Status::{Cancelled, Dead, Expired, Pending, Waiting};
+        let named = match (self, named) {
+            (Self::Retry, []) => &[Dead][..],
+            (Self::Cancel, []) => &[Waiting, Pending, Dead],
+            (_, named) => named,
+        };
+        let all = [Waiting, Pending, Dead, Expired, Cancelled].into_iter();
+        all.filter(|it| named.contains(it)).collect()
     }
 
     fn act(self, operator: &Operator<'_>, id: i64) -> sqlite_outbox::Result<()> {
@@ -113,9 +119,7 @@ struct Done {
 }
 
 pub(crate) fn run(arguments: &Arguments, deed: Deed) -> anyhow::Result<Exit> {
-    if let Some(status) = arguments.status
-        && !deed.takes(status)
-    {
+    if let Some(status) = arguments.status.iter().find(|it| !deed.takes(**it)) {
         let text = format!("--status {status}: {}", deed.rule());
         return Err(Usage(text).into());
     }
@@ -162,17 +166,16 @@ fn all(
     deed: Deed,
     operator: &Operator<'_>,
 ) -> anyhow::Result<(u64, Vec<i64>)> {
-    let chosen = arguments.status.as_ref().map(std::slice::from_ref);
     let (mut total, mut first) = (0, Vec::new());
-    for status in chosen.unwrap_or(deed.all()) {
-        let mut selection = Selection::new().status(*status);
+    for status in deed.all(&arguments.status) {
+        let mut selection = Selection::new().status(status);
         if let Some(channel) = &arguments.channel {
             selection = selection.channel(channel);
         }
         if let Some(code) = &arguments.code {
             selection = selection.reason_code(code);
         }
-        if deed == Deed::Retry && *status == Status::Dead {
+        if deed == Deed::Retry && status == Status::Dead {
             warn(operator.count(&selection.clone().reason_code(INVALID))?);
         }
         if arguments.dry_run {

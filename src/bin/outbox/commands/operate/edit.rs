@@ -14,19 +14,22 @@ use crate::output::{Out, exact};
 
 /// Give a dead or never attempted message other content
 ///
-/// It keeps its place, its keys and what is not named, and gets a new message id and a fresh
-/// budget: to the receiver it is another message. The former bytes and id are kept for the record.
+/// It keeps its place and what is not named, and gets a new message id and a fresh budget: to the
+/// receiver it is another message. The former payload and message id are kept for the record.
+/// Another channel or ordering key makes it another row, with another id.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "outbox edit [OPTIONS] <DB> <WHICH> [PAYLOAD]",
     group(ArgGroup::new("change").required(true).multiple(true).args([
-        "payload", "file", "header", "no_headers", "content_type", "available",
+        "payload", "file", "header", "no_headers", "content_type", "available", "key",
+        "event_type", "recipient", "principal", "new_message_id", "to_channel", "ordering_key",
     ])),
     after_help = "\
 Examples:
   outbox edit till.db S-104522 --file mended.json --reason 'wrong article, ticket 4711'
   outbox edit till.db S-104522 --header 'X-Store: 17' --header 'X-Till: 4'
-  outbox edit till.db S-104522 --available now"
+  outbox edit till.db S-104522 --available now
+  outbox edit till.db id:17 --to-channel sales --reason 'typo'"
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -52,6 +55,27 @@ pub(crate) struct Arguments {
     /// with its message id, and is taken for messages that were attempted too
     #[arg(long, value_name = "now|D", value_parser = span)]
     available: Option<Duration>,
+    /// Another dedupe key
+    #[arg(long)]
+    key: Option<String>,
+    /// Another event type; '' for none
+    #[arg(long, value_name = "T")]
+    event_type: Option<String>,
+    /// Another recipient; '' for none
+    #[arg(long, value_name = "R")]
+    recipient: Option<String>,
+    /// Other credentials; '' for those of the route
+    #[arg(long, value_name = "P")]
+    principal: Option<String>,
+    /// A new message id, as any other content gives it, and nothing else
+    #[arg(long)]
+    new_message_id: bool,
+    /// Another channel. The message gets another id there, and stands at the end of its ordering key
+    #[arg(long, value_name = "C")]
+    to_channel: Option<String>,
+    /// Another ordering key; '' for none. The message gets another id, and stands at its end
+    #[arg(long, value_name = "O")]
+    ordering_key: Option<String>,
     /// The channel, where a dedupe key stands in several
     #[arg(long)]
     channel: Option<String>,
@@ -91,8 +115,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     if arguments.dry_run {
         operator = operator.dry_run();
     }
-    operator.edit(before.id, edit(arguments)?)?;
-    let after = outbox.get(before.id)?.unwrap_or_else(|| before.clone());
+    let id = operator.edit(before.id, edit(arguments)?)?;
+    let after = outbox.get(id)?.unwrap_or_else(|| before.clone());
     let mut out = Out::new();
     if arguments.format.json {
         out.json(&Done {
@@ -123,6 +147,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// An empty text stands for none.
+fn some(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.into())
+}
+
 fn edit(arguments: &Arguments) -> anyhow::Result<Edit> {
     let mut edit = Edit::new();
     if arguments.payload.is_some() || arguments.file.is_some() {
@@ -139,6 +168,27 @@ fn edit(arguments: &Arguments) -> anyhow::Result<Edit> {
     }
     if let Some(content_type) = &arguments.content_type {
         edit = edit.content_type(content_type);
+    }
+    if let Some(key) = &arguments.key {
+        edit = edit.dedupe_key(key);
+    }
+    if let Some(channel) = &arguments.to_channel {
+        edit = edit.channel(channel);
+    }
+    type Set = fn(Edit, Option<String>) -> Edit;
+    let texts: [(_, Set); 4] = [
+        (&arguments.event_type, Edit::event_type),
+        (&arguments.recipient, Edit::recipient),
+        (&arguments.principal, Edit::principal),
+        (&arguments.ordering_key, Edit::ordering_key),
+    ];
+    for (text, set) in texts {
+        if let Some(text) = text {
+            edit = set(edit, some(text));
+        }
+    }
+    if arguments.new_message_id {
+        edit = edit.new_message_id();
     }
     edit = match arguments.available {
         Some(Duration::ZERO) => edit.no_schedule(),

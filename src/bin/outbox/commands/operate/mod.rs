@@ -9,7 +9,7 @@ use std::path::Path;
 
 use sqlite_outbox::{Entry, Operator, Outbox};
 
-use crate::output::{Out, note, scrub};
+use crate::output::{Out, note, printable};
 
 pub(super) use bulk::{Arguments as Bulk, Deed, run as bulk};
 pub(super) use channel::{Arguments as OfChannel, Change, run as channel, unknown};
@@ -94,8 +94,8 @@ fn first(entries: &[Entry], of: u64, out: &mut Out) -> anyhow::Result<()> {
     for entry in entries.iter().take(FIRST) {
         out.line(format!(
             "  {}: {}",
-            scrub(&entry.channel),
-            scrub(&name(entry))
+            printable(&entry.channel),
+            printable(&name(entry))
         ))?;
     }
     let named = entries.len().min(FIRST);

@@ -11,7 +11,7 @@ use anyhow::Context;
 use serde::Serialize;
 use sqlite_outbox::{ChannelState, ChannelStats, Event};
 
-use crate::output::{Out, brief, exact, now, scrub};
+use crate::output::{Out, brief, exact, now, printable};
 use crate::threads;
 
 /// Lines that may wait for their reader; further ones are counted.
@@ -246,7 +246,7 @@ fn print(inbox: &Receiver<(i64, Line)>, lost: &AtomicU64, json: bool, quiet: boo
         None if quiet && !line.is_error() => {}
         None => {
             let text = line.text();
-            let _ = writeln!(std::io::stderr(), "{} {}", exact(at), scrub(&text));
+            let _ = writeln!(std::io::stderr(), "{} {}", exact(at), printable(&text));
         }
     };
     for (at, line) in inbox {

@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::args::{self, Exit, Format};
-use crate::output::{Out, Tone, scrub};
+use crate::output::{Out, Tone, printable};
 use crate::threads;
 
 use serve::Sink;
@@ -177,8 +177,8 @@ fn print(got: &Got, out: &mut Out) -> anyhow::Result<()> {
     let head = format!(
         "{} {} {}",
         got.number,
-        scrub(&got.method),
-        scrub(&got.target)
+        printable(&got.method),
+        printable(&got.target)
     );
     let answer = match (got.answered, got.document) {
         (Some(status), Some(document)) => format!("{status}, document {document}"),
@@ -196,12 +196,16 @@ fn print(got: &Got, out: &mut Out) -> anyhow::Result<()> {
         out.paint(Tone::Head, &head)
     ))?;
     for (name, value) in &got.headers {
-        out.line(format!("  {}: {}", scrub(name), scrub(&shown(name, value))))?;
+        out.line(format!(
+            "  {}: {}",
+            printable(name),
+            printable(&shown(name, value))
+        ))?;
     }
     match std::str::from_utf8(&got.body) {
         Ok(text) => text
             .lines()
-            .try_for_each(|line| out.line(format!("  {}", scrub(line)))),
+            .try_for_each(|line| out.line(format!("  {}", printable(line)))),
         Err(_) => out.line(format!("  {} bytes that are no text", got.body.len())),
     }
 }

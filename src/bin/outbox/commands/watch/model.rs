@@ -7,7 +7,7 @@ use std::time::Duration;
 use ratatui::crossterm::event::KeyCode;
 use sqlite_outbox::{ChannelState, ChannelStats, Entry, Stats, Status};
 
-use crate::output::{Tone, ago, count, exact, scrub};
+use crate::output::{Tone, ago, count, exact, printable};
 
 /// Readings remembered: more than any terminal is wide.
 const REMEMBERED: usize = 600;
@@ -168,7 +168,7 @@ pub(super) struct Model {
 impl Model {
     pub(super) fn new(path: &str) -> Self {
         Self {
-            path: scrub(path).into_owned(),
+            path: printable(path).into_owned(),
             ..Self::default()
         }
     }
@@ -205,7 +205,7 @@ impl Model {
 
     /// A reading that failed. What was seen before stays.
     pub(super) fn unseen(&mut self, error: &str) {
-        let text = scrub(error);
+        let text = printable(error);
         self.trouble = Some(match &self.look {
             Some(look) => format!("{text}; below is {}", time(look.stats.now)),
             None => text.into_owned(),
@@ -216,8 +216,8 @@ impl Model {
     pub(super) fn done(&mut self, result: Result<String, String>) {
         self.working = false;
         self.note = Some(match result {
-            Ok(text) => (Tone::Good, scrub(&text).into_owned()),
-            Err(text) => (Tone::Bad, scrub(&text).into_owned()),
+            Ok(text) => (Tone::Good, printable(&text).into_owned()),
+            Err(text) => (Tone::Bad, printable(&text).into_owned()),
         });
     }
 
@@ -324,9 +324,9 @@ impl Model {
 
     fn question(&self, letter: char) -> Result<(Action, String), String> {
         let channel = self.channel().ok_or("there is nothing to choose yet")?;
-        let name = scrub(&channel.channel).into_owned();
+        let name = printable(&channel.channel).into_owned();
         let owned = channel.channel.clone();
-        let message = |it: &Letter| format!("#{} {}", it.id, scrub(&it.key));
+        let message = |it: &Letter| format!("#{} {}", it.id, printable(&it.key));
         let (action, text) = match (letter, self.letter()) {
             ('p', _) if channel.state == ChannelState::Paused => {
                 return Err(format!("{name} is paused already"));

@@ -1,4 +1,4 @@
-//! From the model to what stands on the screen: texts without a harmful character.
+//! From the model to what stands on the screen: texts that can be shown.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use sqlite_outbox::{ChannelState, ChannelStats};
 
 use super::model::{Chosen, Letter, Model, Track, pace};
 use crate::commands::status;
-use crate::output::{Tone, age, ago, brief, count, per_second, scrub};
+use crate::output::{Tone, age, ago, brief, count, per_second, printable};
 
 /// One channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(super) fn channels(model: &Model) -> Vec<Channel> {
         let track = model.tracks.get(&it.channel).unwrap_or(&none);
         Channel {
             chosen: matches!(&model.chosen, Some(Chosen::Channel(name)) if *name == it.channel),
-            name: scrub(&it.channel).into_owned(),
+            name: printable(&it.channel).into_owned(),
             state: it.state.as_str(),
             tone: status::tone(it.state),
             unsent: it.counts.unsent(),
@@ -70,7 +70,7 @@ fn why(channel: &ChannelStats, model: &Model) -> String {
         let dead = count(channel.counts.dead, "dead letter", "dead letters");
         let last = |it: &&Letter| it.dead && it.channel == channel.channel;
         parts.push(match model.failed().iter().find(last) {
-            Some(it) => format!("{dead}: {}", scrub(brief(&it.error))),
+            Some(it) => format!("{dead}: {}", printable(brief(&it.error))),
             None => dead,
         });
     }
@@ -80,9 +80,9 @@ fn why(channel: &ChannelStats, model: &Model) -> String {
             channel
                 .reason
                 .as_deref()
-                .map(|it| scrub(brief(it)).into_owned()),
+                .map(|it| printable(brief(it)).into_owned()),
         );
-        parts.push(scrub(&status::span(channel, model.now())).into_owned());
+        parts.push(printable(&status::span(channel, model.now())).into_owned());
     }
     parts.join("; ")
 }
@@ -96,9 +96,9 @@ pub(super) fn failures(model: &Model) -> Vec<Failure> {
     let row = |it: &Letter| Failure {
         chosen: model.chosen == Some(Chosen::Letter(it.id)),
         ago: age(now.saturating_sub(it.at)),
-        channel: scrub(&it.channel).into_owned(),
+        channel: printable(&it.channel).into_owned(),
         id: it.id.to_string(),
-        key: scrub(&it.key).into_owned(),
+        key: printable(&it.key).into_owned(),
         charged: it.attempts.to_string(),
         next: match it.dead {
             true => "dead".into(),
@@ -106,7 +106,7 @@ pub(super) fn failures(model: &Model) -> Vec<Failure> {
             false => ago(it.due.max(now), now),
         },
         tone: if it.dead { Tone::Bad } else { Tone::Plain },
-        why: scrub(brief(&it.error)).into_owned(),
+        why: printable(brief(&it.error)).into_owned(),
     };
     model.failed().iter().map(row).collect()
 }
@@ -122,8 +122,8 @@ pub(super) fn detail(model: &Model) -> Option<String> {
     Some(format!(
         "#{} {}, {charged}: {}",
         it.id,
-        scrub(&it.key),
-        scrub(brief(&it.error))
+        printable(&it.key),
+        printable(brief(&it.error))
     ))
 }
 
@@ -138,8 +138,8 @@ pub(super) fn sending(model: &Model) -> String {
     }
     let several = look.stats.channels.len() > 1;
     let name = |it: &Letter| match several {
-        true => format!("{} ({})", scrub(&it.key), scrub(&it.channel)),
-        false => scrub(&it.key).into_owned(),
+        true => format!("{} ({})", printable(&it.key), printable(&it.channel)),
+        false => printable(&it.key).into_owned(),
     };
     let names: Vec<_> = look.sending.iter().map(name).collect();
     format!("{number} in flight: {}", names.join(", "))

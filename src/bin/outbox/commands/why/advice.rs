@@ -40,7 +40,10 @@ impl<'a> Place<'a> {
                 self.command("resume", &channel),
                 self.command("retry", &format!("--all --channel {channel}")),
             ],
-            Reason::Dead if why.code.as_deref() == Some("invalid") => vec![self.edit(why.id)],
+            Reason::Dead if why.code.as_deref() == Some("invalid") => {
+                vec![self.edit(why.id, why.detail.as_deref())]
+            }
+            Reason::Invalid => vec![self.edit(why.id, why.detail.as_deref())],
             Reason::Dead | Reason::Cancelled => vec![self.command("retry", &message)],
             Reason::Expired if why.status == Status::Expired => {
                 vec![self.command("retry", &message)]
@@ -72,10 +75,29 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// For a message that cannot be sent as it is.
-    pub(super) fn edit(&self, id: i64) -> String {
-        self.command("edit", &format!("id:{id} --header 'NAME: VALUE'"))
-            + "   # or --no-headers, --content-type, another payload"
+    /// For a message that cannot be sent as it is: the edit that reaches what is wrong, which the
+    /// reason begins with.
+    pub(super) fn edit(&self, id: i64, reason: Option<&str>) -> String {
+        let column = reason.and_then(|it| it.split_whitespace().next());
+        let (change, remark) = match column.unwrap_or_default() {
+            "channel" => ("--to-channel CHANNEL", ""),
+            "ordering_key" => ("--ordering-key KEY", "or '' for none"),
+            "dedupe_key" => ("--key KEY", ""),
+            "message_id" => ("--new-message-id", ""),
+            "event_type" => ("--event-type TYPE", "or '' for none"),
+            "recipient" => ("--recipient RECIPIENT", "or '' for none"),
+            "principal" => ("--principal PRINCIPAL", "or '' for none"),
+            "content_type" => ("--content-type TYPE", ""),
+            _ => (
+                "--header 'NAME: VALUE'",
+                "or --no-headers, --content-type, another payload",
+            ),
+        };
+        let remark = match remark {
+            "" => String::new(),
+            remark => format!("   # {remark}"),
+        };
+        self.command("edit", &format!("id:{id} {change}")) + &remark
     }
 
     pub(super) fn retry_group(&self, channel: &str, code: &str) -> String {

@@ -12,7 +12,7 @@ use advice::Place;
 
 use super::curl::quoted;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, Tone, brief, count, scrub};
+use crate::output::{Out, Tone, brief, count, printable};
 use crate::settings;
 
 /// Say why a message has not arrived, or what the file waits for
@@ -209,7 +209,7 @@ fn explain(why: &Why, place: &Place<'_>, out: &mut Out) -> anyhow::Result<()> {
 
 /// On a line of its own, unbroken, to be copied.
 fn command(text: &str, out: &mut Out) -> anyhow::Result<()> {
-    out.line(format!("  {}", scrub(text)))
+    out.line(format!("  {}", printable(text)))
 }
 
 fn whole(
@@ -242,7 +242,7 @@ fn whole(
     // The dead are told below, by their reasons.
     for group in groups.iter().filter(|it| it.why.reason != Reason::Dead) {
         gap(out)?;
-        let channel = scrub(&group.why.channel);
+        let channel = printable(&group.why.channel);
         let head = format!(
             "{channel}: {}",
             count(group.messages, "message", "messages like this one")
@@ -280,8 +280,8 @@ fn letters(
     let letters = count(reason.count, "dead letter", "dead letters");
     let head = format!(
         "{}: {letters}, {}",
-        scrub(&reason.channel),
-        scrub(&reason.code)
+        printable(&reason.channel),
+        printable(&reason.code)
     );
     out.line(out.paint(Tone::Bad, &head))?;
     let text = reason.text.as_deref();
@@ -301,7 +301,7 @@ fn letters(
     }
     if reason.code == "invalid" {
         out.line("Retrying cannot help: each has to be mended itself, or cancelled.")?;
-        return command(&place.edit(reason.sample), out);
+        return command(&place.edit(reason.sample, reason.text.as_deref()), out);
     }
     out.line("Mend the cause, then:")?;
     command(&again, out)
