@@ -106,7 +106,7 @@ impl fmt::Display for Why {
         }
         match (self.reason, span(self.until)) {
             (Reason::Behind { .. } | Reason::Claimed { stale: true, .. }, _) => {}
-            (reason, None) if reason.is_probed() => {
+            (reason, span) if reason.is_probed() && span.is_none_or(|it| it.0 < 1_000) => {
                 f.write_str("; a drain that runs probes it now")?;
             }
             (_, None) => {}

@@ -125,3 +125,66 @@ fn an_output_that_cannot_be_written_is_an_error_of_every_command() {
         );
     }
 }
+
+/// The service goes on, and says at its end that it was not heard.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_service_whose_lines_cannot_be_written_ends_with_an_error() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let server = Server::start(|_| respond(200, &[], "{}"));
+    desk.write(
+        "outbox.toml",
+        format!("[channel.default]\nurl = \"{}\"\n", server.url("/")),
+    );
+    let full = std::fs::File::options()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let args = ["run", "till.db", "--config", "outbox.toml", "--json"];
+    let child = desk.command(args).stdout(full).spawn().unwrap();
+    let started = std::time::Instant::now();
+    while desk.json(["status", "till.db", "--json"])["total"]["sent"] != 1 {
+        assert!(started.elapsed() < std::time::Duration::from_secs(60));
+    }
+    let pid = child.id().to_string();
+    std::process::Command::new("kill")
+        .arg(pid)
+        .status()
+        .unwrap();
+    let ran: Ran = super::ended(child);
+    ran.failed(1, "the output could not be written");
+}
+
+/// A name that begins with a dash, and one whose bytes are no text.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_command_to_copy_means_the_file_whatever_it_is_called() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    desk.sql()
+        .execute_batch(
+            "UPDATE outbox SET status = 'dead', settled_at = 1; PRAGMA wal_checkpoint(TRUNCATE)",
+        )
+        .unwrap();
+    for name in [&b"-x.db"[..], b"a\xff b'.db"] {
+        let name = OsStr::from_bytes(name);
+        std::fs::copy(desk.path("till.db"), desk.path("").join(name)).unwrap();
+        for command in ["status", "why"] {
+            let ran = desk.run([OsStr::new(command), OsStr::new("--"), name]);
+            let command = ran.out.lines().find(|it| it.starts_with("  outbox "));
+            let command = command
+                .unwrap_or_else(|| panic!("{ran:?}"))
+                .trim()
+                .replace("outbox ", &format!("{} ", env!("CARGO_BIN_EXE_outbox")));
+            let ran = std::process::Command::new("bash")
+                .args(["-c", &command])
+                .current_dir(desk.path(""))
+                .output()
+                .unwrap();
+            assert!(ran.status.success(), "{command}: {ran:?}");
+        }
+    }
+}

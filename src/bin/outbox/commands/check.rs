@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{Dispatcher, FileInfo, Finding, Outbox, Severity};
 
-use super::curl::quoted;
+use super::curl::{quoted, quoted_path};
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, age, bytes, count, now, printable, unless_closed};
 use crate::settings::{self, Faults, Loaded};
@@ -101,7 +101,7 @@ impl<'a> File<'a> {
 /// The command that helps, ready to be pasted.
 fn command(finding: &Finding, db: &Path) -> Option<String> {
     let (name, rest) = finding.command.split_first()?;
-    let mut text = format!("outbox {name} {}", quoted(&db.to_string_lossy()));
+    let mut text = format!("outbox {name} {}", quoted_path(db));
     for word in rest {
         text.push(' ');
         text.push_str(&quoted(word));

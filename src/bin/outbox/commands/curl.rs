@@ -1,7 +1,7 @@
 //! `outbox curl`: the request of a message as a command that anyone can run.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use base64::Engine;
@@ -150,11 +150,11 @@ fn command(preview: &Preview, payload: &[u8], include: bool) -> String {
         None => parts.push("--noproxy '*'".into()),
     }
     if let Some(file) = &preview.ca_file {
-        parts.push(format!("--cacert {}", quoted(&file.to_string_lossy())));
+        parts.push(format!("--cacert {}", quoted_path(file)));
     }
     if let Some((chain, key)) = &preview.client_cert {
-        parts.push(format!("--cert {}", quoted(&chain.to_string_lossy())));
-        parts.push(format!("--key {}", quoted(&key.to_string_lossy())));
+        parts.push(format!("--cert {}", quoted_path(chain)));
+        parts.push(format!("--key {}", quoted_path(key)));
     }
     parts.push(body);
     parts.join(" \\\n  ")
@@ -187,6 +187,27 @@ pub(super) fn quoted(text: &str) -> String {
     }
 }
 
+/// A path as one word of a shell, which no program takes for an option.
+pub(super) fn quoted_path(path: &Path) -> String {
+    let plain = path.to_str().filter(|it| it.chars().all(is_printable));
+    match plain {
+        Some(text) if text.starts_with('-') => quoted(&format!("./{text}")),
+        Some(text) => quoted(text),
+        // Bytes that are no text, or none to be seen: the shells people use know this form.
+        None => {
+            let bytes = path.as_os_str().as_encoded_bytes().iter();
+            let word: String = bytes
+                .map(|it| match it {
+                    b'\'' | b'\\' => format!("\\{}", char::from(*it)),
+                    0x20..=0x7e => char::from(*it).to_string(),
+                    it => format!("\\x{it:02x}"),
+                })
+                .collect();
+            format!("$'{word}'")
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,6 +221,25 @@ mod tests {
             ("it's $HOME `id`", r"'it'\''s $HOME `id`'"),
         ] {
             assert_eq!(quoted(text), word);
+        }
+    }
+
+    #[test]
+    fn a_path_is_one_word_and_no_option() {
+        for (path, word) in [
+            ("till.db", "till.db"),
+            ("-x.db", "./-x.db"),
+            ("--help", "./--help"),
+            ("a b.db", "'a b.db'"),
+            ("it's\n.db", r"$'it\'s\x0a.db'"),
+        ] {
+            assert_eq!(quoted_path(Path::new(path)), word);
+        }
+        #[cfg(unix)]
+        {
+            use std::os::unix::ffi::OsStrExt;
+            let path = Path::new(std::ffi::OsStr::from_bytes(b"a\xffb.db"));
+            assert_eq!(quoted_path(path), r"$'a\xffb.db'");
         }
     }
 

@@ -2,21 +2,24 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde::Serialize;
 use sqlite_outbox::{
-    Cancel, ChannelReport, ChannelState, DrainReport, Ended, Reason, Status, Tally, WhyGroup,
+    Cancel, ChannelReport, ChannelState, DrainReport, Ended, Event, Outbox, Reason, Status, Tally,
+    WhyGroup,
 };
 
-use super::curl::quoted;
+use super::curl::quoted_path;
 use super::status;
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::logger::{self, Loudness, Role};
 use crate::output::{
-    Column, Out, Table, Tone, age, brief, count, error_width, per_second, thousands, unless_closed,
+    Column, Out, Table, Tone, age, brief, count, error_width, note, per_second, thousands,
+    unless_closed,
 };
 use crate::settings::{self, Loaded};
 use crate::signals::Signals;
@@ -69,7 +72,8 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let loaded = load(arguments)?;
-    let outbox = arguments.database.open()?;
+    let options = Outbox::options().observer(observer(arguments.loudness));
+    let outbox = arguments.database.open_with(options)?;
     loaded.apply(&outbox)?;
     logger::start(arguments.loudness, Role::Reports);
     let signal = Signals::listen()?;
@@ -113,6 +117,21 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     } else {
         Exit::Done
     })
+}
+
+/// Says once that the file cannot be written: until it can, nothing goes out, and it may last.
+fn observer(loudness: Loudness) -> impl Fn(&Event) + Send + Sync {
+    let told = AtomicBool::new(loudness.quiet);
+    move |event| {
+        if let Event::StoreFailed { error } = event
+            && !told.swap(true, Ordering::Relaxed)
+        {
+            note(&format!(
+                "the file cannot be used: {error}; nothing more is sent until it can, and it is \
+                 tried again and again"
+            ));
+        }
+    }
 }
 
 fn load(arguments: &Arguments) -> anyhow::Result<Loaded> {
@@ -375,7 +394,7 @@ fn until(why: &sqlite_outbox::Why) -> String {
 }
 
 fn attention(report: &DrainReport, db: &Path, out: &mut Out) -> anyhow::Result<()> {
-    let db = quoted(&db.to_string_lossy());
+    let db = quoted_path(db);
     let (dead, conflicts) = (report.stats.total.dead, report.stats.conflicts);
     if dead > 0 {
         let text = count(dead, "dead letter waits", "dead letters wait");

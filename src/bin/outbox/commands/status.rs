@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{ChannelState, ChannelStats, Counts, Dispatcher, FIRST_HONEST, Stats};
 
-use super::curl::quoted;
+use super::curl::quoted_path;
 use crate::args::{Database, Exit, Format};
 use crate::output::{Column, Out, Table, Tone, age, ago, brief, count, exact, unless_closed};
 use crate::settings::{self, Loaded};
@@ -178,7 +178,7 @@ pub(super) fn print(stats: &Stats, path: &Path, out: &mut Out) -> anyhow::Result
     if next.iter().any(|it| it.0) {
         out.line("\nWhat to do:")?;
     }
-    let path = quoted(&path.to_string_lossy());
+    let path = quoted_path(path);
     for (_, command) in next.into_iter().filter(|it| it.0) {
         out.text(&format!("  outbox {command} {path}"))?;
     }

@@ -121,9 +121,12 @@ impl Out {
         Ok(())
     }
 
-    /// One JSON value on one line.
+    /// One JSON value on one line. It is not made in memory first: a payload may be large, and six
+    /// times as large as JSON.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
-        self.line(json_line(value)?)
+        let wrote = serde_json::to_writer(Escaping(&mut self.stream), value);
+        written(wrote.map_err(io::Error::from))?;
+        self.line("")
     }
 
     /// The text in a colour, if colours are wanted.
@@ -229,6 +232,22 @@ pub(crate) fn bytes(number: u64) -> String {
 pub(crate) fn json_line(value: &impl Serialize) -> serde_json::Result<String> {
     let text = serde_json::to_string(value)?;
     Ok(escape_json(&text).into_owned())
+}
+
+/// Takes JSON in pieces of whole characters.
+struct Escaping<'a>(&'a mut dyn Write);
+
+impl Write for Escaping<'_> {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        let text = std::str::from_utf8(piece);
+        let text = text.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+        self.0.write_all(escape_json(text).as_bytes())?;
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// A JSON text of several lines for a file, which someone may show on a terminal.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Error, Message, Outbox, Transfer};
 
 use super::source::{Line, Source};
-use super::{Arguments, Choice, Done, exported, message, open, quoted, warn_of_type};
+use super::{Arguments, Choice, Done, exported, message, open, quoted_path, warn_of_type};
 use crate::args::Exit;
 use crate::commands::operate::operator;
 use crate::commands::told;
@@ -78,7 +78,7 @@ pub(super) fn run(
         note(&format!(
             "{these} a key that stands for OTHER content; kept aside and not sent: `outbox conflicts \
              {}` shows both and decides",
-            quoted(&arguments.database.db.to_string_lossy())
+            quoted_path(&arguments.database.db)
         ));
     }
     let summary = tally.summary();

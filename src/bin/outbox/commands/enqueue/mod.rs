@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Entry, Message, OnDuplicate, Outbox, Status};
 
-use super::curl::quoted;
+use super::curl::quoted_path;
 use super::operate::{name, operator};
 
 use crate::args::{self, Database, Exit, Format, Usage};
@@ -193,7 +193,7 @@ fn one(
         note(&format!(
             "message {id} has this key and OTHER content; the new one is kept aside and not sent: \
              `outbox conflicts {}` shows both and decides",
-            quoted(&arguments.database.db.to_string_lossy())
+            quoted_path(&arguments.database.db)
         ));
     }
     if arguments.format.json {
@@ -220,7 +220,7 @@ fn state(holder: &Entry, db: &Path) -> String {
     let when = when.map(|it| format!(" {it}")).unwrap_or_default();
     let retry = format!(
         "`outbox retry {} id:{}` sends it after all",
-        quoted(&db.to_string_lossy()),
+        quoted_path(db),
         holder.id
     );
     match holder.status {

@@ -11,7 +11,7 @@ use anyhow::Context;
 use serde::Serialize;
 use sqlite_outbox::{ChannelState, ChannelStats, Event};
 
-use crate::output::{Out, brief, exact, now, printable};
+use crate::output::{Out, brief, exact, now, printable, unless_closed};
 use crate::threads;
 
 /// Lines that may wait for their reader; further ones are counted.
@@ -208,40 +208,50 @@ impl Teller {
 /// The thread that writes.
 #[derive(Debug)]
 pub(super) struct Printer {
-    done: Receiver<()>,
+    done: Receiver<anyhow::Result<()>>,
     end: SyncSender<(i64, Line)>,
 }
 
 impl Printer {
     pub(super) fn start(json: bool, quiet: bool) -> anyhow::Result<(Self, Teller)> {
         let (lines, inbox) = sync_channel(WAITING);
-        let (ending, done) = sync_channel(0);
+        let (ending, done) = sync_channel(1);
         let lost = Arc::new(AtomicU64::new(0));
         let teller = Teller {
             lines: lines.clone(),
             lost: lost.clone(),
         };
         threads::start("outbox-lines", move || {
-            let _ending: SyncSender<()> = ending;
-            print(&inbox, &lost, json, quiet);
+            let printed = print(&inbox, &lost, json, quiet);
+            let _ = ending.try_send(printed);
         })
         .context("no thread could be started")?;
         Ok((Self { done, end: lines }, teller))
     }
 
-    /// Waits for the last lines, though not for ever: the reader may be stuck.
-    pub(super) fn finish(self) {
+    /// Waits for the last lines, though not for ever: the reader may be stuck. The first error of
+    /// the output.
+    pub(super) fn finish(self) -> anyhow::Result<()> {
         drop(self.end);
-        let _ = self.done.recv_timeout(LAST);
+        self.done.recv_timeout(LAST).unwrap_or(Ok(()))
     }
 }
 
-fn print(inbox: &Receiver<(i64, Line)>, lost: &AtomicU64, json: bool, quiet: bool) {
+fn print(
+    inbox: &Receiver<(i64, Line)>,
+    lost: &AtomicU64,
+    json: bool,
+    quiet: bool,
+) -> anyhow::Result<()> {
     let mut out = json.then(Out::new);
+    let mut printed = Ok(());
     let mut write = |at: i64, line: &Line| match &mut out {
-        // Whoever read it may have gone; the service goes on.
+        // Whoever read it may have gone, its disk may be full; the service goes on.
         Some(out) => {
-            let _ = out.json(&Stamped { at, line }).and_then(|()| out.flush());
+            let wrote = out.json(&Stamped { at, line }).and_then(|()| out.flush());
+            if let (Ok(()), Err(error)) = (&printed, unless_closed(wrote)) {
+                printed = Err(error);
+            }
         }
         None if quiet && !line.is_error() => {}
         None => {
@@ -256,7 +266,8 @@ fn print(inbox: &Receiver<(i64, Line)>, lost: &AtomicU64, json: bool, quiet: boo
             write(now(), &Line::LinesLost { lines });
         }
         if matches!(line, Line::Stopped) {
-            return;
+            break;
         }
     }
+    printed
 }

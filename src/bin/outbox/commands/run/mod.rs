@@ -95,8 +95,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     };
     let ended = service.serve(&signals);
     let stopped = service.stop();
-    printer.finish();
-    ended.and(stopped)?;
+    let printed = printer.finish();
+    ended.and(stopped).and(printed)?;
     Ok(Exit::Done)
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sqlite_outbox::{Conflict, Fault, Outbox, Reason, Status, Why};
 
-use super::quoted;
+use super::{quoted, quoted_path};
 
 /// The file, and the settings if they were given.
 pub(super) struct Place<'a> {
@@ -18,13 +18,13 @@ impl<'a> Place<'a> {
     }
 
     fn command(&self, name: &str, rest: &str) -> String {
-        let db = quoted(&self.outbox.path().to_string_lossy());
+        let db = quoted_path(self.outbox.path());
         let gap = if rest.is_empty() { "" } else { " " };
         format!("outbox {name} {db}{gap}{rest}")
     }
 
     fn config(&self) -> String {
-        let path = self.config.map(|it| quoted(&it.to_string_lossy()));
+        let path = self.config.map(quoted_path);
         format!("--config {}", path.as_deref().unwrap_or("FILE"))
     }
 
