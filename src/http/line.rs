@@ -12,9 +12,10 @@ use ureq::Agent;
 use ureq::config::Config;
 use ureq::http::{Request, Response};
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
-use ureq::unversioned::transport::{ConnectionDetails, Connector, DefaultConnector, Transport};
+use ureq::unversioned::transport::{ConnectionDetails, Connector, DefaultConnector};
 
 use super::names::Names;
+use super::wire::{self, Wire};
 
 /// Idle connections are closed after this: before most servers and routers forget them.
 const IDLE: Duration = Duration::from_secs(45);
@@ -66,6 +67,8 @@ impl Settings {
             .timeout_connect(Some(self.connect_timeout))
             .timeout_recv_body(Some(self.body_timeout))
             .timeout_await_100(Some(CONTINUE))
+            .input_buffer_size(wire::READ)
+            .output_buffer_size(wire::WRITTEN)
             .max_idle_age(IDLE)
             .max_idle_connections(self.pool.saturating_mul(self.hosts))
             .max_idle_connections_per_host(self.pool)
@@ -168,12 +171,12 @@ thread_local! {
     static CONNECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// ureq's connector, which leaves a note that it was used.
+/// ureq's connector, which leaves a note that it was used and sends what is small together.
 #[derive(Debug, Default)]
 struct Noting(DefaultConnector);
 
 impl Connector<()> for Noting {
-    type Out = Box<dyn Transport>;
+    type Out = Wire;
 
     fn connect(
         &self,
@@ -181,7 +184,8 @@ impl Connector<()> for Noting {
         chained: Option<()>,
     ) -> Result<Option<Self::Out>, ureq::Error> {
         CONNECTED.set(true);
-        self.0.connect(details, chained)
+        let connected = self.0.connect(details, chained)?;
+        Ok(connected.map(Wire::new))
     }
 }
 

@@ -20,6 +20,7 @@ mod secret;
 mod send;
 mod text;
 mod url;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::fmt;

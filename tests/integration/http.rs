@@ -8,6 +8,7 @@ mod requests;
 mod settings;
 mod tls;
 
+use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -207,3 +207,49 @@ fn a_proxy_of_the_route_is_used_and_its_refusal_is_its_own() {
     assert_eq!(unreachable(send(&over(route(gone)), &sale())).code, "proxy");
     assert_eq!(server.accepted(), 0);
 }
+
+/// Head and body went out one after the other, which is two packets, and for the receiver two
+/// reads, for every small message.
+#[test]
+fn a_small_request_arrives_in_one_piece() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let receiver = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut pieces = Vec::new();
+        for _ in 0..3 {
+            let mut piece = vec![0; 64 * 1024];
+            let read = stream.read(&mut piece).unwrap();
+            piece.truncate(read);
+            pieces.push(String::from_utf8(piece).unwrap());
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+            stream.write_all(answer).unwrap();
+        }
+        pieces
+    });
+    let dispatcher = over(Route::post(url));
+    for _ in 0..3 {
+        delivered(send(&dispatcher, &sale()));
+    }
+    for piece in receiver.join().unwrap() {
+        assert!(piece.starts_with("POST / HTTP/1.1\r\n"), "{piece}");
+        let body = String::from_utf8(sale().payload).unwrap();
+        assert!(piece.ends_with(&body), "{piece}");
+    }
+}
+
+/// What a server says after its answer would pass for the answer to the next message.
+#[test]
+fn a_connection_on_which_more_came_than_an_answer_is_not_used_again() {
+    let fine = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+    let server = Server::start(move |seen| match seen.turn {
+        1 => Answer::Send(format!("{fine}{fine}").into_bytes()),
+        _ => ok(),
+    });
+    let dispatcher = to(&server);
+    for _ in 0..3 {
+        delivered(send(&dispatcher, &sale()));
+    }
+    let seen = server.seen();
+    assert!(seen.iter().all(|it| it.turn == 1), "{seen:?}");
+}
