@@ -127,8 +127,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a retried dead letter forgets its place",
         changes: &[change(
             SCHEMA,
-            " AND NOT (OLD.status = 'waiting' AND NEW.status IN",
-            " AND NOT (OLD.status = 'dead' AND NEW.status = 'pending')\n AND NOT (OLD.status = 'waiting' AND NEW.status IN",
+            " AND NOT (OLD.status = 'waiting'\n",
+            " AND NOT (OLD.status = 'dead' AND NEW.status = 'pending')\n AND NOT (OLD.status = 'waiting'\n",
         )],
     },
     Mutant {
