@@ -7,6 +7,7 @@ mod chain;
 mod claiming;
 mod flight;
 mod guard;
+mod log;
 mod look;
 mod memory;
 mod retention;
@@ -31,6 +32,7 @@ use crate::store::{Raw, channel, upkeep};
 
 pub(crate) use chain::{Chain, Follow};
 pub(crate) use flight::{ClaimedRun, Lease, Report, Told};
+use log::Log;
 use look::Look;
 use memory::{Memory, Pull};
 use retention::Retention;
@@ -43,7 +45,7 @@ const LINGER: Duration = Duration::from_millis(5);
 const AFTER_FAILURE: Duration = Duration::from_millis(500);
 /// A look whose finds could not be taken is not repeated sooner.
 const BARREN: Duration = Duration::from_millis(100);
-/// How often leases are looked at while something is under way.
+/// How often everything is looked at, the clock and leases too, while nothing seems to happen.
 const WATCH: Duration = Duration::from_millis(500);
 /// How long a delivery may stay unsynced with `SettleSync::Normal`.
 const SYNC_WITHIN: Duration = Duration::from_secs(1);
@@ -63,7 +65,7 @@ pub(crate) struct Cycle {
     /// To be handed to workers.
     pub(crate) runs: Vec<ClaimedRun>,
     pub(crate) events: Vec<Event>,
-    /// How long nothing needs to be done, unless a report comes.
+    /// How long nothing needs to be done, unless a report comes or somebody commits.
     pub(crate) wait: Duration,
     /// Nothing is due, under way, or claimed by anyone that could be served now.
     pub(crate) idle: bool,
@@ -91,6 +93,7 @@ pub(crate) struct Drainer {
     not_before: Duration,
     batch: usize,
     data_version: i64,
+    log: Log,
     /// When to look even if nobody wrote.
     look_at: Duration,
     /// No look before: the last one found something due that could not be taken.
@@ -133,7 +136,8 @@ impl Drainer {
         conn.set_prepared_statement_cache_capacity(64);
         // Else SQLite looks at the value of a LIMIT and prepares the statement anew for each.
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-        let lazy_sync = settings.settle_sync == SettleSync::Normal && is_wal(&conn)?;
+        let is_wal = is_wal(&conn)?;
+        let lazy_sync = settings.settle_sync == SettleSync::Normal && is_wal;
         if lazy_sync {
             conn.pragma_update(None, "synchronous", "NORMAL")?;
         }
@@ -147,6 +151,7 @@ impl Drainer {
             watch: ClockWatch::new(at, changed.max(upkeep::newest_enqueue(&conn)?)),
             memory: Memory::new(channels),
             data_version: data_version(&conn)?,
+            log: Log::of(&conn, is_wal),
             conn,
             clock,
             settings,
@@ -197,6 +202,11 @@ impl Drainer {
     /// Claims nothing more.
     pub(crate) fn stop(&mut self) {
         self.stopping = true;
+    }
+
+    /// Whether somebody may have committed since the last cycle. Asked at every poll.
+    pub(crate) fn is_disturbed(&mut self) -> bool {
+        !self.log.is_silent(self.clock.monotonic())
     }
 
     /// Takes in a report that no worker sends.
@@ -344,14 +354,15 @@ impl Drainer {
                 self.look_at = at.monotonic.saturating_add(rest);
             }
         }
+        let watch = match self.is_empty() {
+            true => WATCH.max(self.settings.poll),
+            // A clock that jumps must not find a lease unwatched for long.
+            false => WATCH,
+        };
         let mut until = self
             .look_at
             .max(self.barren_until)
-            .min(at.monotonic.saturating_add(self.settings.poll));
-        if !self.is_empty() {
-            // A clock that jumps must not find a lease unwatched for long.
-            until = until.min(at.monotonic.saturating_add(WATCH));
-        }
+            .min(at.monotonic.saturating_add(watch));
         if let Some(left) = self.memory.flight.next_renewal(at, self.settings.lease) {
             until = until.min(
                 at.monotonic

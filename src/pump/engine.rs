@@ -113,7 +113,6 @@ impl Engine<'_> {
         spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>,
         seen: &mut dyn FnMut(&Cycle, usize) -> bool,
     ) -> Result<()> {
-        let mut commands = self.commands.clone();
         let mut stopping = Stopping::No;
         let mut failing_since = None;
         let mut told = false;
@@ -180,18 +179,33 @@ impl Engine<'_> {
                     cycle.wait.min(until.saturating_sub(now))
                 }
             };
+            match self.listen(bell, wait) {
+                Some(Command::Wake) => self.drainer.wake(false),
+                Some(Command::Stop { grace }) => {
+                    stopping = self.stop_within(shop, now.saturating_add(grace));
+                }
+                Some(Command::Look) | None => {}
+            }
+        }
+    }
+
+    /// Waits, until a report or a command comes or somebody else commits.
+    fn listen(&mut self, bell: &Receiver<()>, mut wait: Duration) -> Option<Command> {
+        loop {
+            let poll = wait.min(self.settings.poll);
             select! {
-                recv(bell) -> _ => {}
-                recv(commands) -> command => match command {
-                    Ok(Command::Wake) => self.drainer.wake(false),
-                    Ok(Command::Look) => {}
-                    Ok(Command::Stop { grace }) => {
-                        stopping = self.stop_within(shop, now.saturating_add(grace));
-                    }
+                recv(bell) -> _ => return None,
+                recv(self.commands) -> command => match command {
+                    Ok(command) => return Some(command),
                     // A disconnected channel is always ready: never look at it again.
-                    Err(_) => commands = never(),
+                    Err(_) => self.commands = never(),
                 },
-                default(wait) => {}
+                default(poll) => {
+                    wait = wait.saturating_sub(poll);
+                    if wait.is_zero() || self.drainer.is_disturbed() {
+                        return None;
+                    }
+                }
             }
         }
     }
