@@ -222,7 +222,12 @@ impl Outbox {
         if tx.is_autocommit() {
             return Err(Error::TransactionGone.into());
         }
-        tx.commit().map_err(Error::from)?;
+        // As `tx.commit()`, with a statement that is prepared already.
+        let committed = tx
+            .prepare_cached("COMMIT")
+            .and_then(|mut it| it.execute([]));
+        committed.map_err(Error::from)?;
+        drop(tx);
         self.shared.look();
         Ok(value)
     }

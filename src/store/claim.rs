@@ -2,13 +2,13 @@
 //! stands in for `SKIP LOCKED`. Each statement is a bounded range read of the index it names.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
 use crate::dispatch::Delivery;
-use crate::store::{Raw, rows, set_size, sets};
+use crate::store::{Raw, Sized, rows, sets};
 
 /// Channels that have something pending or claimed, by name. Index `outbox_due`, loose.
 pub(crate) const NEXT_CHANNEL: &str = "
@@ -63,7 +63,7 @@ SELECT NOT EXISTS (SELECT 1 FROM outbox
                      WHERE channel = ?1 AND ordering_key = ?2 AND status = 'dead' AND id < ?3)
         OR EXISTS (SELECT 1 FROM outbox_channel WHERE channel = ?1 AND on_dead = 'skip'))";
 
-/// What a sender needs of a message that may be claimed.
+/// What a sender needs of a message that may be claimed, in the order in which [`decode`] reads it.
 pub(crate) const READ: &str = "
 SELECT id, message_id, channel, dedupe_key, event_type, recipient, ordering_key, principal,
        content_type, headers, payload, claims, attempts, created_at, expires_at
@@ -71,7 +71,9 @@ SELECT id, message_id, channel, dedupe_key, event_type, recipient, ordering_key,
 
 /// Marks messages as claimed. The claim number only rises: with the id it is the fencing token.
 /// A `settled_at` that a foreign hand left behind would pass for an earlier holder's delivery.
-pub(crate) fn take_sql(size: usize) -> String {
+pub(crate) static TAKE: LazyLock<Sized> = LazyLock::new(|| Sized::new(take_sql));
+
+fn take_sql(size: usize) -> String {
     let ids = vec!["?"; size].join(", ");
     format!(
         "
@@ -218,12 +220,12 @@ pub(crate) fn read(
 pub(crate) fn take(conn: &Connection, ids: &[i64], lease: i64) -> rusqlite::Result<usize> {
     let mut taken = 0;
     for set in sets(ids, |id| *id) {
-        let size = set_size(set.len());
+        let (sql, size) = TAKE.of(set.len());
         let bounds = [Some(lease), set.first().copied(), set.last().copied()];
         let padding = std::iter::repeat_n(None, size.saturating_sub(set.len()));
         let ids = set.iter().copied().map(Some).chain(padding);
         taken += conn
-            .prepare_cached(&take_sql(size))?
+            .prepare_cached(sql)?
             .execute(params_from_iter(bounds.into_iter().chain(ids)))?;
     }
     Ok(taken)
@@ -265,21 +267,22 @@ pub(crate) fn stale(
 /// Foreign hands may have stored text that is none. The outer error is the database's; the inner
 /// one is the row's own and says so to a person.
 fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
-    let id: i64 = row.get("id")?;
-    let number = |column: &'static str| -> rusqlite::Result<Result<Option<i64>, String>> {
-        Ok(match row.get_ref(column)? {
+    // By position: to look names up would take longer than to read the row.
+    let id: i64 = row.get(0)?;
+    let number = |index: usize, column: &str| -> rusqlite::Result<Result<Option<i64>, String>> {
+        Ok(match row.get_ref(index)? {
             ValueRef::Null => Ok(None),
             ValueRef::Integer(number) => Ok(Some(number)),
             other => Err(format!("{column} is {}, not an integer", other.data_type())),
         })
     };
     let numbers = [
-        number("claims")?,
-        number("attempts")?,
-        number("created_at")?,
-        number("expires_at")?,
+        number(11, "claims")?,
+        number(12, "attempts")?,
+        number(13, "created_at")?,
+        number(14, "expires_at")?,
     ];
-    let payload = match row.get_ref("payload")? {
+    let payload = match row.get_ref(10)? {
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.to_vec(),
         other => {
             return Ok(Err(format!(
@@ -288,8 +291,8 @@ fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
             )));
         }
     };
-    let text = |column: &'static str| -> rusqlite::Result<Result<Option<String>, String>> {
-        Ok(match row.get_ref(column)? {
+    let text = |index: usize, column: &str| -> rusqlite::Result<Result<Option<String>, String>> {
+        Ok(match row.get_ref(index)? {
             ValueRef::Null => Ok(None),
             ValueRef::Text(bytes) => String::from_utf8(bytes.to_vec())
                 .map(Some)
@@ -297,16 +300,16 @@ fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
             other => Err(format!("{column} is {}, not text", other.data_type())),
         })
     };
-    let headers = text("headers")?;
+    let headers = text(9, "headers")?;
     let columns = [
-        text("message_id")?,
-        text("channel")?,
-        text("dedupe_key")?,
-        text("content_type")?,
-        text("event_type")?,
-        text("recipient")?,
-        text("ordering_key")?,
-        text("principal")?,
+        text(1, "message_id")?,
+        text(2, "channel")?,
+        text(3, "dedupe_key")?,
+        text(8, "content_type")?,
+        text(4, "event_type")?,
+        text(5, "recipient")?,
+        text(6, "ordering_key")?,
+        text(7, "principal")?,
     ];
     Ok((|| {
         let [

@@ -111,6 +111,11 @@ impl Opener {
     /// What is promised of every connection, each time it is handed out.
     pub(crate) fn vouch(&self, conn: &Connection) -> Result<()> {
         match self.access {
+            // Only the application's hook may have given it more patience, so it need not be asked.
+            Access::Full if self.hook.is_none() => {
+                conn.busy_timeout(BUSY_TIMEOUT)?;
+                sync_commits(conn)
+            }
             Access::Full => vouch(conn),
             Access::Look => unless_damaged(vouch(conn)),
         }
@@ -277,8 +282,13 @@ pub(super) fn vouch(conn: &Connection) -> Result<()> {
         let found = number(conn, "PRAGMA busy_timeout")?;
         taken("busy_timeout", wanted, found, found == wanted)?;
     }
-    // 3 is EXTRA. With a write-ahead log that is FULL; with a rollback journal FULL alone does not
-    // sync the deletion of the journal, and a power cut just after a commit takes it back.
+    sync_commits(conn)
+}
+
+/// Makes every commit wait for the disk. 3 is EXTRA. With a write-ahead log that is FULL; with a
+/// rollback journal FULL alone does not sync the deletion of the journal, and a power cut just after
+/// a commit takes it back.
+fn sync_commits(conn: &Connection) -> Result<()> {
     if number(conn, "PRAGMA synchronous")? < 3 {
         conn.execute_batch("PRAGMA synchronous = EXTRA")?;
         let found = number(conn, "PRAGMA synchronous")?;

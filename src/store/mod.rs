@@ -32,15 +32,26 @@ use rusqlite::ToSql;
 use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 
 /// Rows that one statement changes at most. One statement for many rows costs half of what many
-/// statements do; of a few sizes only, so that each is prepared once.
+/// statements do.
 pub(crate) const SET: usize = 64;
 
-/// The size of the statement that takes so many rows; the rest of it is padded.
-pub(crate) fn set_size(rows: usize) -> usize {
-    match rows {
-        0..=1 => 1,
-        2..=8 => 8,
-        _ => SET,
+/// A statement in a few sizes, so that each is written and prepared once. A set that is smaller is
+/// padded.
+pub(crate) struct Sized([String; 3]);
+
+impl Sized {
+    pub(crate) fn new(text: fn(usize) -> String) -> Self {
+        Self([1, 8, SET].map(text))
+    }
+
+    /// The text for so many rows, and the size it has.
+    pub(crate) fn of(&self, rows: usize) -> (&str, usize) {
+        let [one, few, many] = &self.0;
+        match rows {
+            0..=1 => (one, 1),
+            2..=8 => (few, 8),
+            _ => (many, SET),
+        }
     }
 }
 

@@ -179,8 +179,9 @@ fn what_is_settled(conn: &Connection) {
         ("PRIMARY KEY (channel=?)", &[&state]),
     ];
     // Either by each id, or between the first and the last, never further.
-    for sql in [claim::take_sql(SET), settle::sent_sql(SET)] {
-        let plan = plan(conn, &sql);
+    for sets in [&claim::TAKE, &settle::SENT_SET] {
+        let (sql, _) = sets.of(SET);
+        let plan = plan(conn, sql);
         assert!(
             plan.starts_with("SEARCH outbox USING INTEGER PRIMARY KEY (rowid"),
             "{sql}\n{plan}"

@@ -4,10 +4,12 @@
 //! A row that is `sending` with a `settled_at` was delivered by an earlier holder whose answer came
 //! late. It becomes sent when the present holder reports, whatever the report says.
 
+use std::sync::LazyLock;
+
 use rusqlite::{Connection, OptionalExtension, named_params};
 
 use crate::dispatch::{Failure, Receipt};
-use crate::store::{Raw, set_size, sets};
+use crate::store::{Raw, Sized, sets};
 use crate::verdict::Verdict;
 
 pub(crate) const SENT: &str = "
@@ -17,7 +19,9 @@ UPDATE outbox SET status = 'sent', settled_at = :now, last_attempt_at = :now, la
 
 /// The same for many deliveries, each `(id, claims, provider_id, answer)`. Not an `UPDATE … FROM`:
 /// with the statistics of a nearly empty outbox, SQLite would walk the whole table for it.
-pub(crate) fn sent_sql(size: usize) -> String {
+pub(crate) static SENT_SET: LazyLock<Sized> = LazyLock::new(|| Sized::new(sent_sql));
+
+fn sent_sql(size: usize) -> String {
     let first = |row: usize| row * 4 + 4;
     let each = |column: usize| -> String {
         let told = |row: usize| format!(" WHEN ?{} THEN ?{}", first(row), first(row) + column);
@@ -159,8 +163,8 @@ pub(crate) struct Sent {
 pub(crate) fn record_sent(conn: &Connection, sent: &[Sent], now: i64) -> rusqlite::Result<usize> {
     let mut recorded = 0;
     for set in sets(sent, |it| it.claim.id) {
-        let size = set_size(set.len());
-        let mut statement = conn.prepare_cached(&sent_sql(size))?;
+        let (sql, size) = SENT_SET.of(set.len());
+        let mut statement = conn.prepare_cached(sql)?;
         statement.raw_bind_parameter(1, now)?;
         statement.raw_bind_parameter(2, set.first().map(|it| it.claim.id))?;
         statement.raw_bind_parameter(3, set.last().map(|it| it.claim.id))?;
