@@ -121,12 +121,17 @@ impl Channel {
         }
     }
 
-    /// A hold that began in the future was asked for before the clock went back, and by how much
-    /// it did nobody knows: the receiver gets its whole span, from now.
+    /// Whether a hold began in the future: it was asked for before the clock went back.
+    pub(crate) fn holds_from_ahead(&self, now: i64) -> bool {
+        let ahead = |since| since > now.saturating_add(1_000);
+        self.state == ChannelState::Holding && self.until.is_some() && self.since.is_some_and(ahead)
+    }
+
+    /// By how much the clock went back since a hold was asked for nobody knows: the receiver gets
+    /// its whole span, from now.
     pub(crate) fn mend_hold(&mut self, now: i64) {
-        if self.state == ChannelState::Holding
+        if self.holds_from_ahead(now)
             && let (Some(since), Some(until)) = (self.since, self.until)
-            && since > now.saturating_add(1_000)
         {
             let span = until.saturating_sub(since);
             self.until = Some(now.saturating_add(span.clamp(0, crate::retry::HOLD_MAX)));

@@ -1,5 +1,6 @@
 //! The second half of the transaction: what goes out next, fair among channels.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::circuit::{Admission, Turn};
@@ -31,27 +32,21 @@ impl Room {
 impl Transact<'_> {
     pub(crate) fn claim(
         &self,
-        names: &[String],
         channels: &mut Channels<'_>,
         effects: &mut Effects,
     ) -> Result<(), Trouble> {
         let mut open = Vec::new();
-        for name in names {
-            let first = claim::first_pending(self.conn, name)?;
-            let due = first.is_some_and(|first| first <= self.at.wall);
-            if !due && self.memory.flight.lanes_to_follow(name).is_empty() {
-                continue;
-            }
-            let state = channels.get(name);
+        for name in self.turns(effects)? {
+            let state = channels.get(&name)?;
             state.mend_hold(self.at.wall);
             match state.admission(self.at.wall) {
                 Admission::Closed(_) => {}
-                Admission::Probe(_) if self.memory.flight.probing(name) => {}
-                Admission::Probe(_) if !due => {}
-                Admission::Probe(turn) => self.probe(name, turn, channels, effects)?,
+                Admission::Probe(_) if self.memory.flight.probing(&name) => {}
+                Admission::Probe(turn) => self.probe(&name, turn, channels, effects)?,
                 Admission::Open => open.push(name),
             }
         }
+        let settled = self.settled(effects);
         let landed = effects.changes.landed.len();
         let out = self.memory.flight.messages().saturating_sub(landed);
         let capacity = self.settings.capacity();
@@ -61,8 +56,10 @@ impl Transact<'_> {
             messages: capacity.saturating_sub(out).min(self.batch),
             bytes: MAX_BYTES.saturating_sub(self.memory.flight.bytes()),
         };
-        for name in open {
-            let (runs, messages) = self.out(name, effects);
+        for name in &open {
+            let (runs, messages) = self.memory.flight.of(name);
+            let (ended, landed) = settled.get(&**name).copied().unwrap_or_default();
+            let (runs, messages) = (runs - ended, messages - landed);
             let ceiling = self.memory.ceiling(name, self.settings).min(share);
             let mut allowed = Room {
                 messages: ceiling.saturating_sub(messages).min(room.messages),
@@ -90,23 +87,17 @@ impl Transact<'_> {
         Ok(())
     }
 
-    /// Runs and messages of the channel that are out and were not settled just now.
-    fn out(&self, name: &str, effects: &Effects) -> (usize, usize) {
-        let (runs, messages) = self.memory.flight.of(name);
-        let mut settled = 0;
-        let mut ended = 0;
-        for (number, group) in landed_by_run(&effects.changes.landed) {
-            if let Some(run) = self
-                .memory
-                .flight
-                .get(number)
-                .filter(|run| run.channel == name)
-            {
-                settled += group;
-                ended += usize::from(group >= run.open.len());
+    /// Runs and messages of each channel that were settled just now.
+    fn settled(&self, effects: &Effects) -> HashMap<&str, (usize, usize)> {
+        let mut settled: HashMap<_, (usize, usize)> = HashMap::new();
+        for (number, landed) in landed_by_run(&effects.changes.landed) {
+            if let Some(run) = self.memory.flight.get(number) {
+                let of = settled.entry(&*run.channel).or_default();
+                of.0 += usize::from(landed >= run.open.len());
+                of.1 += landed;
             }
         }
-        (runs.saturating_sub(ended), messages.saturating_sub(settled))
+        settled
     }
 
     /// One message, so that nothing else is risked: the turn's choice, or the other one's.
@@ -130,7 +121,7 @@ impl Transact<'_> {
                 let before = effects.runs.len();
                 if self.launch(name, head, true, &mut room, effects)? {
                     self.mark(effects.runs.get(before..).unwrap_or_default())?;
-                    channels.get(name).take_probe(took, self.at.wall);
+                    channels.get(name)?.take_probe(took, self.at.wall);
                     return Ok(());
                 }
             }
@@ -314,7 +305,7 @@ impl Transact<'_> {
     /// The same for channels that no route can have, some messages at a time.
     pub(crate) fn refuse_nameless(&self, effects: &mut Effects) -> Result<(), Trouble> {
         let mut room = self.batch;
-        for name in self.nameless {
+        for name in &self.found.nameless {
             for id in claim::nameless(self.conn, name, room)? {
                 self.refuse(id, claim::not_utf8("channel"), effects)?;
                 room -= 1;
@@ -338,8 +329,8 @@ impl Transact<'_> {
     }
 }
 
-fn landed_by_run(landed: &[(u64, i64)]) -> std::collections::HashMap<u64, usize> {
-    let mut groups = std::collections::HashMap::new();
+fn landed_by_run(landed: &[(u64, i64)]) -> HashMap<u64, usize> {
+    let mut groups = HashMap::new();
     for (run, _) in landed {
         *groups.entry(*run).or_default() += 1;
     }

@@ -1,6 +1,6 @@
 //! What this process has claimed and not yet recorded.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
@@ -182,10 +182,20 @@ pub(crate) struct Lane {
     behind: Option<Arc<Chain>>,
 }
 
-/// All runs under way, by number.
+/// All runs under way, by number, and what of them each channel has.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
     runs: HashMap<u64, Flown>,
+    channels: BTreeMap<String, Load>,
+    messages: usize,
+    bytes: usize,
+}
+
+/// What a channel has under way.
+#[derive(Debug, Default)]
+struct Load {
+    runs: Vec<u64>,
+    messages: usize,
 }
 
 impl Flight {
@@ -210,23 +220,49 @@ impl Flight {
                 })
             }),
         };
+        let load = self.channels.entry(run.channel.clone()).or_default();
+        load.runs.push(run.number);
+        load.messages += flown.open.len();
+        self.messages += flown.open.len();
+        self.bytes += flown.bytes;
         self.runs.insert(run.number, flown);
     }
 
     /// Forgets a message that was recorded, and its run with the last one.
     pub(crate) fn land(&mut self, run: u64, id: i64) {
-        if let Some(flown) = self.runs.get_mut(&run) {
-            flown.open.retain(|(open, _)| *open != id);
-            if flown.open.is_empty() {
-                self.runs.remove(&run);
+        let Some(flown) = self.runs.get_mut(&run) else {
+            return;
+        };
+        let before = flown.open.len();
+        flown.open.retain(|(open, _)| *open != id);
+        let landed = before - flown.open.len();
+        self.messages -= landed;
+        if let Some(load) = self.channels.get_mut(&flown.channel) {
+            load.messages -= landed;
+        }
+        if flown.open.is_empty() {
+            self.remove(run);
+        }
+    }
+
+    fn remove(&mut self, run: u64) -> Option<Flown> {
+        let flown = self.runs.remove(&run)?;
+        self.messages -= flown.open.len();
+        self.bytes -= flown.bytes;
+        if let Some(load) = self.channels.get_mut(&flown.channel) {
+            load.messages -= flown.open.len();
+            load.runs.retain(|it| *it != run);
+            if load.runs.is_empty() {
+                self.channels.remove(&flown.channel);
             }
         }
+        Some(flown)
     }
 
     /// Forgets a run whose claim has passed on; its worker sends nothing more of it. Returns what
     /// stood behind it, to be given back: else a call that hangs would hold the rest of its lane.
     pub(crate) fn lose(&mut self, run: u64) -> Vec<Report> {
-        let Some(flown) = self.runs.remove(&run) else {
+        let Some(flown) = self.remove(run) else {
             return Vec::new();
         };
         flown.lease.void();
@@ -258,8 +294,7 @@ impl Flight {
 
     /// Keeps what is left of the channel's runs from being sent, but for its probe.
     pub(crate) fn recall(&self, channel: &str) {
-        let runs = self.runs.values();
-        for run in runs.filter(|run| run.channel == channel && !run.probe) {
+        for run in self.runs_of(channel).filter(|run| !run.probe) {
             run.lease.recall();
         }
     }
@@ -282,29 +317,35 @@ impl Flight {
     }
 
     pub(crate) fn messages(&self) -> usize {
-        self.runs.values().map(|run| run.open.len()).sum()
+        self.messages
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.runs.values().map(|run| run.bytes).sum()
+        self.bytes
+    }
+
+    /// Channels that have something under way.
+    pub(crate) fn channels(&self) -> impl Iterator<Item = &str> {
+        self.channels.keys().map(String::as_str)
     }
 
     /// Runs and messages of one channel.
     pub(crate) fn of(&self, channel: &str) -> (usize, usize) {
-        self.runs
-            .values()
-            .filter(|run| run.channel == channel)
-            .fold((0, 0), |(runs, messages), run| {
-                (runs + 1, messages + run.open.len())
-            })
+        let load = self.channels.get(channel);
+        load.map_or((0, 0), |load| (load.runs.len(), load.messages))
+    }
+
+    fn runs_of(&self, channel: &str) -> impl Iterator<Item = &Flown> {
+        let load = self.channels.get(channel);
+        let numbers = load.into_iter().flat_map(|load| &load.runs);
+        numbers.filter_map(|number| self.runs.get(number))
     }
 
     /// Lanes of the channel whose next run may be claimed while one is being sent: at most one
     /// waits behind it.
     pub(crate) fn lanes_to_follow(&self, channel: &str) -> Vec<&Lane> {
         let over = |before: &Arc<Chain>| before.is_over();
-        let runs = self.runs.values();
-        let runs = runs.filter(|run| run.channel == channel && !run.probe);
+        let runs = self.runs_of(channel).filter(|run| !run.probe);
         let lanes = runs.filter_map(|run| run.lane.as_ref());
         let mut lanes: Vec<&Lane> = lanes
             .filter(|lane| lane.chain.is_open() && lane.behind.as_ref().is_none_or(over))
@@ -314,9 +355,7 @@ impl Flight {
     }
 
     pub(crate) fn probing(&self, channel: &str) -> bool {
-        self.runs
-            .values()
-            .any(|run| run.probe && run.channel == channel)
+        self.runs_of(channel).any(|run| run.probe)
     }
 
     /// Runs whose lease is half spent, and those whose call has taken too long or whose lease

@@ -3,14 +3,12 @@
 
 use std::time::Duration;
 
-use crate::circuit::Admission;
-use crate::clock::{Instant, millis};
+use crate::clock::Instant;
 use crate::dispatch::Dispatcher;
-use crate::drain::flight::horizon;
+use crate::drain::survey::{States, Visit};
 use crate::drain::{CHANNELS, Drainer, data_version};
 use crate::error::Result;
-use crate::observer::Event;
-use crate::store::{Raw, channel, claim, upkeep};
+use crate::store::{Raw, channel, upkeep};
 
 /// How often lanes without a head are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(300);
@@ -22,21 +20,38 @@ const SWEEP_STEP: usize = 200;
 pub(crate) struct Look {
     /// Something can be claimed, taken back or expired now.
     pub(crate) due: bool,
+    /// Channels that have something due, those whose turn it is first.
+    pub(crate) names: Vec<String>,
+    /// Channels whose claims may have been abandoned.
+    pub(crate) stale: Vec<String>,
+    /// Names that are no text: no route can have them.
+    pub(crate) nameless: Vec<Raw>,
+    /// What all channels said since something was last done; else, more are to be looked at.
+    pub(crate) whole: Option<Seen>,
+}
+
+/// What channels said that have nothing to do now.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
     /// Someone else holds claims in a channel that could be served.
     pub(crate) foreign: bool,
     /// Something due waits for its channel's rate only.
     pub(crate) paced: bool,
+    /// Something due could not be taken.
+    pub(crate) barren: bool,
+    /// Someone wrote meanwhile, perhaps where it had been looked already.
+    pub(crate) overtaken: bool,
     /// The next moment something becomes due, in wall time.
     pub(crate) next: Option<i64>,
 }
 
-impl Look {
-    fn at(&mut self, due: i64, now: i64) {
-        if due <= now {
-            self.due = true;
-        } else {
+impl Seen {
+    /// Whether that is due now; else it is remembered.
+    pub(crate) fn is_due(&mut self, due: i64, now: i64) -> bool {
+        if due > now {
             self.next = Some(self.next.map_or(due, |next| next.min(due)));
         }
+        due <= now
     }
 }
 
@@ -49,97 +64,89 @@ impl Drainer {
         }
         let version = data_version(&self.conn)?;
         let changed = version != self.data_version;
-        self.data_version = version;
-        self.memory.channels_stale |= changed;
-        let sweeping = self.sweep.is_some() || at.monotonic >= self.sweep_at;
-        Ok(!changed && !sweeping && at.monotonic < self.look_at)
+        if changed {
+            self.data_version = version;
+            self.memory.channels_stale = true;
+            self.survey.overtaken();
+        }
+        let looking = self.sweep.is_some() || self.survey.is_under_way();
+        Ok(!changed && !looking && at.monotonic < self.look_at.min(self.sweep_at))
     }
 
-    /// Reads, without a transaction of ours, whether a write would find anything to do.
+    /// Reads, without a transaction of ours, what a write would find to do. Of many channels it takes
+    /// some at a time; who is stopping begins nothing more.
     pub(crate) fn look(&mut self, dispatcher: &dyn Dispatcher, at: Instant) -> Result<Look> {
-        self.sweep_lanes(at)?;
-        if self.memory.channels_stale {
-            let channels = channel::load_all(&self.conn)?;
-            self.memory.read_again(channels);
+        if self.stopping {
+            return Ok(Look {
+                whole: Some(Seen::default()),
+                ..Look::default()
+            });
         }
-        let mut look = Look {
-            due: !self.broken_lanes.is_empty(),
-            ..Look::default()
+        self.read_states()?;
+        let Self {
+            conn,
+            memory,
+            settings,
+            notices,
+            survey,
+            ..
+        } = self;
+        let mut visit = Visit {
+            dispatcher,
+            at,
+            settings,
+            out: memory.flight.messages().saturating_sub(self.reports.len()),
+            memory,
+            notices,
+            seen: &mut survey.seen,
+            look: Look::default(),
         };
+        visit.look.due = !self.broken_lanes.is_empty();
         if self.watch.trusted()
-            && !self.stopping
-            && let Some(expiry) = upkeep::next_expiry(&self.conn)?
+            && let Some(expiry) = upkeep::next_expiry(conn)?
         {
-            look.at(expiry, at.wall);
+            visit.look.due |= visit.seen.is_due(expiry, at.wall);
         }
-        self.nameless.clear();
-        let mut cursor = Raw::default();
-        let mut seen = 0;
-        while let Some(name) = claim::next_channel(&self.conn, &cursor)? {
-            seen += 1;
-            if !cursor.leads_to(&name) || (look.due && seen > CHANNELS) {
-                break;
-            }
-            cursor = name;
-            if self.stopping {
-                continue;
-            }
-            let Some(name) = cursor.as_str() else {
-                // No route can have it, so no attempt would ever say what is wrong.
-                look.due = true;
-                self.nameless.push(cursor.clone());
-                continue;
-            };
-            if !dispatcher.serves(name) {
-                if self.memory.unrouted.insert(name.to_owned()) {
-                    let channel = name.to_owned();
-                    self.notices.push(Event::Unrouted { channel });
+        let around = survey
+            .round
+            .go_on(conn, |name, standing| match name.as_str() {
+                Some(name) => visit.channel(name, standing),
+                // No attempt would ever say what is wrong.
+                None => {
+                    visit.look.nameless.push(name.clone());
+                    true
                 }
-                continue;
-            }
-            let admission = self
-                .memory
-                .channels
-                .get(name)
-                .map_or(Admission::Open, |it| it.admission(at.wall));
-            let leases = claim::leases(&self.conn, name)?;
-            if let Some((first, last)) = leases {
-                let odd = last > horizon(at.wall);
-                if !self.memory.suspects_wait(name, at.monotonic) {
-                    look.at(if odd { at.wall } else { first }, at.wall);
-                }
-                look.foreign |= !matches!(admission, Admission::Closed(_));
-            }
-            match admission {
-                Admission::Closed(until) => {
-                    // Whether anything is due by then is looked at again when the time comes.
-                    if let Some(until) = until {
-                        look.next = Some(look.next.map_or(until, |next| next.min(until)));
-                    }
-                }
-                Admission::Probe(_) if self.memory.flight.probing(name) => {}
-                Admission::Probe(_) => {
-                    if let Some(due) = claim::first_pending(&self.conn, name)? {
-                        look.at(due, at.wall);
-                    }
-                }
-                Admission::Open => {
-                    let now = at.monotonic;
-                    let token = self.memory.next_token(name, &self.settings, now);
-                    if let Some(due) = claim::first_pending(&self.conn, name)?
-                        && (due > at.wall || self.memory.has_room(name, &self.settings))
-                    {
-                        look.paced |= due <= at.wall && !token.is_zero();
-                        let token = millis(token) + i64::from(!token.is_zero());
-                        look.at(due.max(at.wall.saturating_add(token)), at.wall);
-                    }
-                }
-            }
+            })?;
+        let mut look = visit.look;
+        look.due |= !look.names.is_empty() || !look.stale.is_empty() || !look.nameless.is_empty();
+        if around {
+            look.whole = Some(survey.end());
         }
         Ok(look)
     }
 
-    fn sweep_lanes(&mut self, at: Instant) -> Result<()> {
+    /// Reads what others may have written of the channels, some at a time. What is not read yet is
+    /// read under the lock before it counts.
+    fn read_states(&mut self) -> Result<()> {
+        if !self.memory.channels_stale {
+            return Ok(());
+        }
+        let states = &mut self.survey.states;
+        let States { at, found, .. } = states;
+        match channel::load_after(&self.conn, at, CHANNELS, found)? {
+            Some(last) => states.at = last,
+            None => {
+                let States {
+                    found, overtaken, ..
+                } = std::mem::take(states);
+                self.memory.read_again(found);
+                self.memory.channels_stale = overtaken;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn sweep_lanes(&mut self, at: Instant) -> Result<()> {
         if self.sweep.is_none() && at.monotonic >= self.sweep_at {
             self.sweep = Some(upkeep::LaneCursor::default());
         }

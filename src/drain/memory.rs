@@ -121,8 +121,6 @@ pub(crate) struct Memory {
     pub(crate) next_run: u64,
     /// Messages may have been enqueued by a clock that stood before any honest time.
     pub(crate) rebase: bool,
-    /// Where the next round of channels begins.
-    pub(crate) cursor: Raw,
 }
 
 /// What a committed transaction changes in memory.
@@ -134,8 +132,8 @@ pub(crate) struct Changes {
     pub(crate) lost: Vec<u64>,
     /// Launched runs in the order of `Effects::runs`: probe, time limit.
     pub(crate) launched: Vec<(bool, Duration)>,
-    /// All channels, when they were read again.
-    pub(crate) reread: Option<HashMap<String, Channel>>,
+    /// Channels as they were found, where someone else may have written them.
+    pub(crate) reread: Vec<(String, Channel)>,
     pub(crate) changed: Vec<(String, Channel)>,
     pub(crate) delivered: HashMap<String, usize>,
     pub(crate) opened: Vec<String>,
@@ -143,7 +141,6 @@ pub(crate) struct Changes {
     /// Where the first pull goes on; the inner `None` when it is done.
     pub(crate) pulled: Option<Option<PullCursor>>,
     pub(crate) untouchable: Vec<i64>,
-    pub(crate) cursor: Option<Raw>,
     pub(crate) rebased: bool,
 }
 
@@ -212,11 +209,10 @@ impl Memory {
         }))
     }
 
-    /// Whether one more message of the channel could be claimed. A channel that has none under way
-    /// always has room for one.
-    pub(crate) fn has_room(&self, channel: &str, settings: &Settings) -> bool {
+    /// Whether one more message of the channel could be claimed, with so many under way in all. A
+    /// channel that has none always has room for one.
+    pub(crate) fn has_room(&self, channel: &str, total: usize, settings: &Settings) -> bool {
         let (runs, messages) = self.flight.of(channel);
-        let total = self.flight.messages();
         (messages == 0 && total < settings.capacity() + EXTRA)
             || (runs < self.pace(channel)
                 && messages < self.ceiling(channel, settings)
@@ -244,16 +240,20 @@ impl Memory {
             && known.all(|suspect| now < suspect.seen.saturating_add(STEAL_AFTER))
     }
 
-    /// Takes in what another process may have written. Where it found trouble, we start slowly too.
+    /// Takes in all that another process may have written.
     pub(crate) fn read_again(&mut self, channels: HashMap<String, Channel>) {
         for (name, channel) in &channels {
-            if channel.state != ChannelState::Ok {
-                self.pace.insert(name.clone(), PACE_TROUBLED);
-            }
-            self.notice(name, channel);
+            self.heed(name, channel);
         }
         self.channels = channels;
-        self.channels_stale = false;
+    }
+
+    /// What another process may have written of a channel. Where it found trouble, we start slowly too.
+    fn heed(&mut self, name: &str, channel: &Channel) {
+        if channel.state != ChannelState::Ok {
+            self.pace.insert(name.to_owned(), PACE_TROUBLED);
+        }
+        self.notice(name, channel);
     }
 
     /// What a person, or another process, did to a channel.
@@ -308,8 +308,9 @@ impl Memory {
             self.next_run = self.next_run.max(run.number + 1);
         }
         self.level = self.flight.messages();
-        if let Some(channels) = changes.reread {
-            self.read_again(channels);
+        for (name, channel) in changes.reread {
+            self.heed(&name, &channel);
+            self.channels.insert(name, channel);
         }
         self.channels.extend(changes.changed);
         for (channel, delivered) in changes.delivered {
@@ -329,9 +330,6 @@ impl Memory {
         }
         self.untouchable.extend(changes.untouchable);
         self.rebase &= !changes.rebased;
-        if let Some(cursor) = changes.cursor {
-            self.cursor = cursor;
-        }
         given_back
     }
 }

@@ -13,6 +13,7 @@ mod memory;
 mod retention;
 mod rounds;
 mod settling;
+mod survey;
 mod transact;
 mod watch;
 mod write;
@@ -23,20 +24,21 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
 
-use crate::clock::{Clock, Dice, Instant};
+use crate::clock::{Clock, Dice, Instant, millis};
 use crate::dispatch::{DeliveredHook, Dispatcher};
 use crate::error::{Error, Result};
 use crate::observer::Event;
 use crate::settings::{Settings, SettleSync};
-use crate::store::{Raw, channel, upkeep};
+use crate::store::{channel, upkeep};
 
 pub(crate) use chain::{Chain, Follow};
 pub(crate) use flight::{ClaimedRun, Lease, Report, Told};
 use log::Log;
-use look::Look;
+use look::Seen;
 use memory::{Memory, Pull};
 use retention::Retention;
 pub(crate) use settling::panic_text;
+use survey::Survey;
 use watch::{ClockWatch, Repair};
 
 /// A cycle waits this long after the first report for others to come.
@@ -51,8 +53,8 @@ const WATCH: Duration = Duration::from_millis(500);
 const SYNC_WITHIN: Duration = Duration::from_secs(1);
 /// Channels looked at per cycle.
 const CHANNELS: usize = 256;
-/// Channels passed over on the way, because they have no route or may not send now.
-const CHANNELS_PASSED: usize = 4096;
+/// When someone wrote while more channels than that were looked at, it begins again after this.
+const AGAIN: Duration = Duration::from_millis(100);
 /// Rows per transaction, most and least.
 const BATCH: usize = 64;
 const BATCH_MIN: usize = 16;
@@ -94,6 +96,9 @@ pub(crate) struct Drainer {
     batch: usize,
     data_version: i64,
     log: Log,
+    /// As of when no newer program had forbidden this one to write.
+    writer_checked: Option<i64>,
+    survey: Survey,
     /// When to look even if nobody wrote.
     look_at: Duration,
     /// No look before: the last one found something due that could not be taken.
@@ -106,8 +111,6 @@ pub(crate) struct Drainer {
     sweep: Option<upkeep::LaneCursor>,
     sweep_at: Duration,
     broken_lanes: Vec<upkeep::Lane>,
-    /// Channels of the last look whose names are no UTF-8.
-    nameless: Vec<Raw>,
     /// What a look found worth telling.
     notices: Vec<Event>,
     retention: Retention,
@@ -162,6 +165,8 @@ impl Drainer {
             first_report: None,
             not_before: Duration::ZERO,
             batch: BATCH,
+            writer_checked: None,
+            survey: Survey::default(),
             look_at: Duration::ZERO,
             barren_until: Duration::ZERO,
             failing: false,
@@ -170,7 +175,6 @@ impl Drainer {
             sweep: Some(upkeep::LaneCursor::default()),
             sweep_at: at.monotonic,
             broken_lanes: Vec::new(),
-            nameless: Vec::new(),
             notices: Vec::new(),
             retention: Retention::default(),
             stopping: false,
@@ -192,6 +196,7 @@ impl Drainer {
             false => Pull::given_back(),
         });
         self.look_at = Duration::ZERO;
+        self.survey.begin_anew();
     }
 
     /// Sends nothing more of what is claimed in this channel, but for what is on the wire.
@@ -296,38 +301,48 @@ impl Drainer {
             }
             return Ok(cycle);
         }
-        let look = match own_work {
-            true => None,
-            false => Some(self.look(dispatcher, at)?),
-        };
-        if let Some(look) = look.as_ref().filter(|look| !look.due) {
+        if !own_work && !self.stopping {
+            self.sweep_lanes(at)?;
+        }
+        let mut look = self.look(dispatcher, at)?;
+        if !own_work && !look.due {
             self.failing &= !self.is_empty();
-            self.tidy(at);
-            return Ok(self.rest(at, look));
+            return Ok(self.rest(at, look.whole));
         }
-        let effects = self.write(dispatcher, at)?;
-        match look {
-            Some(look) if effects.is_empty() => {
-                let whole = effects.whole;
-                for report in self.memory.apply(effects.changes, &[]) {
-                    self.take_in(report);
-                }
-                if !whole {
-                    // Among so many channels, what is due is further on.
-                    return Ok(self.pause(at, None));
-                }
-                self.barren_until = at.monotonic.saturating_add(BARREN);
-                self.tidy(at);
-                Ok(self.rest(at, &look))
-            }
-            _ => Ok(self.apply(effects, at)),
+        let effects = self.write(dispatcher, at, &look)?;
+        if own_work || !effects.is_empty() {
+            return Ok(self.apply(effects, at));
         }
+        for report in self.memory.apply(effects.changes, &[]) {
+            self.take_in(report);
+        }
+        match &mut look.whole {
+            Some(seen) => seen.barren = true,
+            // What is due may be further on.
+            None => self.survey.seen.barren = true,
+        }
+        Ok(self.rest(at, look.whole))
     }
 
-    fn rest(&mut self, at: Instant, look: &Look) -> Cycle {
-        let done = self.is_empty() && !look.foreign && !look.paced && self.sweep.is_none();
+    /// There is nothing to write for what was seen; `None` when more is to be looked at.
+    fn rest(&mut self, at: Instant, seen: Option<Seen>) -> Cycle {
+        let Some(mut seen) = seen else {
+            let wait = self.not_before.saturating_sub(at.monotonic);
+            return Cycle {
+                wait,
+                ..Cycle::default()
+            };
+        };
+        if seen.barren {
+            self.barren_until = at.monotonic.saturating_add(BARREN);
+        }
+        if seen.overtaken {
+            seen.is_due(at.wall.saturating_add(millis(AGAIN)), at.wall);
+        }
+        self.tidy(at);
+        let done = self.is_empty() && !seen.foreign && !seen.paced && self.sweep.is_none();
         let idle = done && self.memory.pulls.is_empty() && !self.retention.detains(at.monotonic);
-        let mut cycle = self.pause(at, look.next);
+        let mut cycle = self.pause(at, seen.next);
         if self.retention.is_under_way() || self.sweep.is_some() {
             cycle.wait = self.not_before.saturating_sub(at.monotonic);
         }

@@ -1,61 +1,37 @@
-//! Which channels a transaction turns to, and the wishes that make their messages due.
+//! Whose turn it is in a transaction, and the wishes that make messages due.
 
-use crate::circuit::{Admission, Channel};
+use std::collections::{BTreeSet, HashSet};
+
+use crate::drain::CHANNELS;
 use crate::drain::memory::PullCursor;
 use crate::drain::transact::{Channels, Effects, Transact, Trouble};
-use crate::drain::{CHANNELS, CHANNELS_PASSED};
-use crate::store::{Raw, claim, upkeep};
+use crate::stats::ChannelState;
+use crate::store::{claim, upkeep};
 
 /// Due times looked at per transaction and channel.
 const PULL_STEP: usize = 256;
 
 impl Transact<'_> {
-    /// The next round of channels that have something unsent and a route.
-    pub(crate) fn channel_names(&self, effects: &mut Effects) -> rusqlite::Result<Vec<String>> {
-        let start = &self.memory.cursor;
-        let (mut names, mut last) = self.channels_after(start, CHANNELS)?;
-        if last.is_none() && *start != Raw::default() {
-            let room = CHANNELS.saturating_sub(names.len()).max(1);
-            let (wrapped, end) = self.channels_after(&Raw::default(), room)?;
-            let again = |it: &String| Raw::text(it.as_str()) <= *start;
-            names.extend(wrapped.into_iter().filter(again));
-            last = end.filter(|end| *end < *start);
-        }
-        effects.whole = last.is_none();
-        // Where one round takes in all, the next begins after its first: each is first in turn.
-        let first = names.first().map(|it| Raw::text(it.as_str()));
-        effects.changes.cursor = last.or(first);
-        Ok(names)
-    }
-
-    /// Up to `limit` channels after a name that are served and may send, with those passed over on
-    /// the way that may not: their abandoned claims are still taken back. And where to go on if
-    /// there may be more.
-    fn channels_after(
-        &self,
-        after: &Raw,
-        limit: usize,
-    ) -> rusqlite::Result<(Vec<String>, Option<Raw>)> {
-        let mut names = Vec::new();
-        let mut cursor = after.clone();
-        let mut admitted = 0;
-        for _ in 0..CHANNELS_PASSED {
-            match claim::next_channel(self.conn, &cursor)? {
-                Some(name) if cursor.leads_to(&name) => cursor = name,
-                _ => return Ok((names, None)),
-            }
-            if let Some(name) = cursor.as_str().filter(|it| self.dispatcher.serves(it)) {
-                let known = self.memory.channels.get(name);
-                let closed =
-                    |it: &Channel| matches!(it.admission(self.at.wall), Admission::Closed(_));
-                admitted += usize::from(!known.is_some_and(closed));
-                names.push(name.to_owned());
-            }
-            if admitted >= limit {
-                break;
+    /// Channels that may have something to claim: those that the look found, then those of what
+    /// came back just now, and of lanes that are being sent.
+    pub(crate) fn turns(&self, effects: &Effects) -> rusqlite::Result<Vec<String>> {
+        let flight = &self.memory.flight;
+        let landed = effects.changes.landed.iter();
+        let landed = landed.filter_map(|(run, _)| flight.get(*run));
+        let landed: BTreeSet<&str> = landed.map(|run| run.channel.as_str()).collect();
+        let found: HashSet<&str> = self.found.names.iter().map(String::as_str).collect();
+        let mut turns = self.found.names.clone();
+        for name in flight.channels().filter(|it| !found.contains(it)) {
+            let due = match landed.contains(name) {
+                true => claim::first_pending(self.conn, name)?,
+                false => None,
+            };
+            let due = due.is_some_and(|due| due <= self.at.wall);
+            if due || !flight.lanes_to_follow(name).is_empty() {
+                turns.push(name.to_owned());
             }
         }
-        Ok((names, Some(cursor)))
+        Ok(turns)
     }
 
     /// Makes messages due that the oldest wish or repair asks for, some at a time.
@@ -68,30 +44,51 @@ impl Transact<'_> {
             return Ok(());
         };
         let now = self.at.wall;
+        let from = now.saturating_add(pull.after);
         let until = now.saturating_add(pull.until);
         let PullCursor {
             mut channel,
             mut due,
         } = pull.cursor.clone();
-        let (names, rest) = self.channels_after(&channel, CHANNELS)?;
-        for name in names {
-            let after = due.take().unwrap_or(now.saturating_add(pull.after));
-            let range = (after, until);
-            let go_on =
-                self.tolerated(|| upkeep::bring_forward(self.conn, &name, now, range, PULL_STEP))?;
-            if let Some(Some(due)) = go_on {
-                let due = Some(due);
-                effects.changes.pulled = Some(Some(PullCursor { channel, due }));
-                return Ok(());
+        let mut next = Vec::new();
+        let ended = claim::standings(self.conn, &channel, |name, standing| {
+            next.push((name.clone(), standing));
+            next.len() < CHANNELS
+        })?;
+        for (name, standing) in next {
+            let after = due.take().unwrap_or(from);
+            if let Some(served) = name.as_str().filter(|it| self.dispatcher.serves(it)) {
+                if standing.last_due.is_some_and(|it| it > after) {
+                    let range = (after, until);
+                    let go_on = self.tolerated(|| {
+                        upkeep::bring_forward(self.conn, served, now, range, PULL_STEP)
+                    })?;
+                    if let Some(Some(due)) = go_on {
+                        let due = Some(due);
+                        effects.changes.pulled = Some(Some(PullCursor { channel, due }));
+                        return Ok(());
+                    }
+                }
+                if pull.probes && channels.may_be_troubled(served) {
+                    let hold_end = pull.holds.get(served).copied();
+                    channels.get(served)?.bring_forward(now, hold_end);
+                }
             }
-            if pull.probes {
-                let hold_end = pull.holds.get(&name).copied();
-                channels.get(&name).bring_forward(now, hold_end);
-            }
-            channel = Raw::text(name);
+            channel = name;
         }
-        let go_on = |channel| PullCursor { channel, due: None };
-        effects.changes.pulled = Some(rest.map(go_on));
+        let go_on = PullCursor { channel, due: None };
+        effects.changes.pulled = Some((!ended).then_some(go_on));
         Ok(())
+    }
+}
+
+impl Channels<'_> {
+    /// False only where it is certain that nothing keeps the channel.
+    fn may_be_troubled(&self, name: &str) -> bool {
+        self.stale
+            || self
+                .known
+                .get(name)
+                .is_some_and(|it| it.state != ChannelState::Ok)
     }
 }

@@ -83,7 +83,7 @@ impl Transact<'_> {
             probe: flown.is_some_and(|run| run.probe),
             clock_trusted: self.trusted,
         };
-        let state = channels.get(name);
+        let state = channels.get(name)?;
         note_skew(state, outcome, self.at.wall);
         let verdict = judge(
             Some(outcome.clone()),

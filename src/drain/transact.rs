@@ -1,8 +1,8 @@
 //! The one transaction of a cycle, from top to bottom. It reads memory and changes none of it:
 //! everything it did is in its [`Effects`], which count once it is committed.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,18 +13,21 @@ use crate::clock::FIRST_HONEST;
 use crate::clock::{Dice, Instant, millis};
 use crate::dispatch::{DeliveredHook, Dispatcher, Failure};
 use crate::drain::flight::{ClaimedRun, Report, horizon};
+use crate::drain::look::Look;
 use crate::drain::memory::{Changes, Memory, STEAL_AFTER, Suspect};
 use crate::observer::Event;
 use crate::settings::Settings;
 use crate::stats::ChannelState;
 use crate::store::settle::{self, Claim};
-use crate::store::{Raw, channel, claim, upkeep};
+use crate::store::{channel, claim, upkeep};
 
 /// Overdue messages marked per transaction.
 const EXPIRE_STEP: usize = 64;
 /// Stale claims looked at per channel: all that any process can have left, or nearly so, since each
 /// of them has to be seen twice.
 const STALE_STEP: usize = 8192;
+/// A stale claim that was not looked at again for so long is forgotten.
+const FORGET_AFTER: Duration = Duration::from_secs(60);
 /// A message that was lost with its process more often than this waits a little.
 const LOSSES_FORGIVEN: u32 = 10;
 /// And how long it then waits at most, in milliseconds: power cuts are not its fault.
@@ -62,8 +65,6 @@ pub(crate) struct Effects {
     pub(crate) events: Vec<Event>,
     pub(crate) lanes_mended: usize,
     pub(crate) taken_back: usize,
-    /// Every channel was looked at.
-    pub(crate) whole: bool,
     pub(crate) changes: Changes,
 }
 
@@ -81,7 +82,7 @@ impl Effects {
             && changes.pulled.is_none()
             && changes.changed.is_empty()
             && changes.untouchable.is_empty()
-            && changes.suspects.as_ref().is_none_or(HashMap::is_empty)
+            && changes.suspects.is_none()
     }
 }
 
@@ -102,21 +103,38 @@ pub(crate) struct Transact<'a> {
     /// Row by row under savepoints, to find the row that fails.
     pub(crate) careful: bool,
     pub(crate) broken_lanes: &'a [upkeep::Lane],
-    pub(crate) nameless: &'a [Raw],
+    /// What the look before it found.
+    pub(crate) found: &'a Look,
 }
 
-/// Channels as this transaction sees and changes them.
+/// Channels as this transaction sees and changes them. Where someone else may have written them,
+/// each is read again once it counts.
 pub(crate) struct Channels<'a> {
-    before: Cow<'a, HashMap<String, Channel>>,
-    after: HashMap<String, Channel>,
+    pub(crate) conn: &'a Connection,
+    pub(crate) known: &'a HashMap<String, Channel>,
+    pub(crate) stale: bool,
+    touched: BTreeMap<String, Touched>,
+}
+
+struct Touched {
+    before: Channel,
+    now: Channel,
 }
 
 impl Channels<'_> {
-    pub(crate) fn get(&mut self, name: &str) -> &mut Channel {
-        let before = &self.before;
-        self.after
-            .entry(name.to_owned())
-            .or_insert_with(|| before.get(name).cloned().unwrap_or_default())
+    pub(crate) fn get(&mut self, name: &str) -> rusqlite::Result<&mut Channel> {
+        let touched = match self.touched.entry(name.to_owned()) {
+            Entry::Occupied(touched) => touched.into_mut(),
+            Entry::Vacant(place) => {
+                let before = match self.stale {
+                    true => channel::load(self.conn, name)?,
+                    false => self.known.get(name).cloned().unwrap_or_default(),
+                };
+                let now = before.clone();
+                place.insert(Touched { before, now })
+            }
+        };
+        Ok(&mut touched.now)
     }
 }
 
@@ -124,11 +142,10 @@ impl Transact<'_> {
     pub(crate) fn run(&self, reports: &[Report], dice: &mut Dice) -> Result<Effects, Trouble> {
         let mut effects = Effects::default();
         let mut channels = Channels {
-            before: match self.memory.channels_stale {
-                true => Cow::Owned(channel::load_all(self.conn)?),
-                false => Cow::Borrowed(&self.memory.channels),
-            },
-            after: HashMap::new(),
+            conn: self.conn,
+            known: &self.memory.channels,
+            stale: self.memory.channels_stale,
+            touched: BTreeMap::new(),
         };
         self.settle(reports, &mut channels, dice, &mut effects)?;
         self.renew(&mut effects)?;
@@ -139,10 +156,9 @@ impl Transact<'_> {
         }
         if self.claiming {
             self.refuse_nameless(&mut effects)?;
-            let names = self.channel_names(&mut effects)?;
             self.pull(&mut channels, &mut effects)?;
-            self.take_back(&names, &mut effects)?;
-            self.claim(&names, &mut channels, &mut effects)?;
+            self.take_back(&mut effects)?;
+            self.claim(&mut channels, &mut effects)?;
         }
         self.save(channels, &mut effects)?;
         Ok(effects)
@@ -212,10 +228,16 @@ impl Transact<'_> {
     }
 
     /// Takes back claims whose holder is gone, once they have been seen stale long enough.
-    fn take_back(&self, names: &[String], effects: &mut Effects) -> Result<(), Trouble> {
+    fn take_back(&self, effects: &mut Effects) -> Result<(), Trouble> {
         let horizon = horizon(self.at.wall);
-        // Those of channels that are not in this round keep the moment they were first seen.
-        let elsewhere = |it: &(&i64, &Suspect)| !names.contains(&it.1.channel);
+        let names: BTreeSet<&str> = self.found.stale.iter().map(String::as_str).collect();
+        // Those of channels that are not looked at now keep the moment they were first seen. What is
+        // still there long after it might have been taken was settled by someone else.
+        let elsewhere = |it: &(&i64, &Suspect)| {
+            let (_, suspect) = it;
+            !names.contains(&*suspect.channel)
+                && self.at.monotonic.saturating_sub(suspect.seen) < FORGET_AFTER
+        };
         let known = self.memory.suspects.iter().filter(elsewhere);
         let mut suspects: HashMap<i64, Suspect> = known.map(|(id, it)| (*id, it.clone())).collect();
         for name in names {
@@ -230,7 +252,7 @@ impl Transact<'_> {
                     Some(known) => known.clone(),
                     None => Suspect {
                         seen: self.at.monotonic,
-                        channel: name.clone(),
+                        channel: name.to_owned(),
                         stale,
                     },
                 };
@@ -243,7 +265,7 @@ impl Transact<'_> {
                 }
             }
         }
-        effects.changes.suspects = Some(suspects);
+        effects.changes.suspects = (suspects != self.memory.suspects).then_some(suspects);
         Ok(())
     }
 
@@ -283,11 +305,19 @@ impl Transact<'_> {
 
     /// Writes the channels that changed, and remembers what that means for their pace.
     fn save(&self, channels: Channels<'_>, effects: &mut Effects) -> Result<(), Trouble> {
-        let Channels { before, after } = channels;
-        let blank = Channel::default();
-        for (name, state) in after {
-            let known = before.get(&name).unwrap_or(&blank);
-            if *known == state {
+        for (
+            name,
+            Touched {
+                before: known,
+                now: state,
+            },
+        ) in channels.touched
+        {
+            if channels.stale {
+                let read = (name.clone(), known.clone());
+                effects.changes.reread.push(read);
+            }
+            if known == state {
                 continue;
             }
             channel::save(self.conn, &name, &state)?;
@@ -302,9 +332,6 @@ impl Transact<'_> {
                 });
             }
             effects.changes.changed.push((name, state));
-        }
-        if let Cow::Owned(read) = before {
-            effects.changes.reread = Some(read);
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use rusqlite::{Transaction, TransactionBehavior};
 
 use crate::clock::Instant;
 use crate::dispatch::Dispatcher;
+use crate::drain::look::Look;
 use crate::drain::transact::{Effects, Transact, Trouble};
 use crate::drain::{
     AFTER_FAILURE, BATCH, BATCH_MIN, Cycle, Drainer, HOLD, LINGER, SYNC_WITHIN, WATCH,
@@ -18,7 +19,12 @@ impl Drainer {
     /// The transaction. A constraint error is met by doing it again row by row, which finds the
     /// culprit. A hook that ended the transaction is left out the second time, and so is one that
     /// left a violated foreign key behind, which shows at the commit only.
-    pub(crate) fn write(&mut self, dispatcher: &dyn Dispatcher, at: Instant) -> Result<Effects> {
+    pub(crate) fn write(
+        &mut self,
+        dispatcher: &dyn Dispatcher,
+        at: Instant,
+        found: &Look,
+    ) -> Result<Effects> {
         let mut careful = false;
         let mut batch = self.batch;
         for _ in 0..64 {
@@ -26,10 +32,14 @@ impl Drainer {
             let begun = self.clock.monotonic();
             // Under the lock: another process may have paused a channel or opened its circuit.
             let version = data_version(&tx)?;
-            self.memory.channels_stale |= version != self.data_version;
-            self.data_version = version;
-            if self.memory.channels_stale {
+            if version != self.data_version {
+                self.data_version = version;
+                self.memory.channels_stale = true;
+                self.survey.overtaken();
+            }
+            if self.writer_checked != Some(version) {
                 schema::check_writer(&tx)?;
+                self.writer_checked = Some(version);
             }
             let transact = Transact {
                 conn: &tx,
@@ -44,7 +54,7 @@ impl Drainer {
                 batch,
                 careful,
                 broken_lanes: &self.broken_lanes,
-                nameless: &self.nameless,
+                found,
             };
             let done = transact.run(&self.reports, &mut self.dice);
             let effects = match done {
@@ -121,6 +131,7 @@ impl Drainer {
         self.broken_lanes
             .drain(..effects.lanes_mended.min(self.broken_lanes.len()));
         self.look_at = Duration::ZERO;
+        self.survey.begin_anew();
         if self.lazy_sync {
             self.unsynced.get_or_insert(at.monotonic);
         }

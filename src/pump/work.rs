@@ -34,6 +34,12 @@ struct Queue {
     most: usize,
 }
 
+impl Queue {
+    fn is_over(&self) -> bool {
+        self.running == 0 && self.runs.is_empty()
+    }
+}
+
 /// What a worker has just done.
 #[derive(Debug)]
 pub(crate) struct Done {
@@ -112,10 +118,15 @@ impl Work {
     pub(crate) fn next(&self, done: Option<Done>, workers: usize) -> Option<ClaimedRun> {
         let mut inner = self.lock();
         if let Some(Done { channel, follows }) = done
-            && let Some(queue) = inner.queues.iter_mut().find(|it| it.channel == channel)
+            && let Some(at) = inner.queues.iter().position(|it| it.channel == channel)
+            && let Some(queue) = inner.queues.get_mut(at)
         {
             queue.running = queue.running.saturating_sub(1);
             queue.runs.extend(follows);
+            // Else there would be one for every channel there ever was.
+            if queue.is_over() {
+                inner.queues.remove(at);
+            }
         }
         loop {
             let free = |queue: &&mut Queue| queue.running < queue.most && !queue.runs.is_empty();
@@ -166,7 +177,9 @@ impl Work {
     pub(crate) fn withdraw(&self, channel: &str) -> Vec<ClaimedRun> {
         let mut inner = self.lock();
         let queue = inner.queues.iter_mut().find(|it| it.channel == channel);
-        queue.map_or_else(Vec::new, |queue| queue.runs.drain(..).collect())
+        let withdrawn = queue.map_or_else(Vec::new, |queue| queue.runs.drain(..).collect());
+        inner.queues.retain(|it| !it.is_over());
+        withdrawn
     }
 
     /// Nothing more is sent; returns what no worker has taken yet.

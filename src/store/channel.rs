@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
 use crate::circuit::{Channel, OnDead, Pause, Turn};
 use crate::stats::ChannelState;
+use crate::store::{Raw, rows};
 
 pub(crate) const LOAD: &str = "
 SELECT channel, on_dead, state, since, until, reason_code, reason, failures, evidence, probe_turn,
@@ -27,6 +28,30 @@ ON CONFLICT (channel) DO UPDATE SET
 /// Every channel that ever had a state to show.
 pub(crate) fn load_all(conn: &Connection) -> rusqlite::Result<HashMap<String, Channel>> {
     conn.prepare_cached(LOAD)?.query_map([], decode)?.collect()
+}
+
+/// Reads some channels after one, by name; answers the last of them if there may be more.
+pub(crate) fn load_after(
+    conn: &Connection,
+    after: &Raw,
+    limit: usize,
+    found: &mut HashMap<String, Channel>,
+) -> rusqlite::Result<Option<Raw>> {
+    let sql = format!("{LOAD} WHERE channel > ?1 ORDER BY channel LIMIT ?2");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut rows = statement.query((after, rows(limit)))?;
+    let mut last = after.clone();
+    let mut left = limit;
+    while let Some(row) = rows.next()? {
+        let name: Raw = row.get("channel")?;
+        if !last.leads_to(&name) {
+            return Ok(None);
+        }
+        last = name;
+        left = left.saturating_sub(1);
+        found.extend([decode(row)?]);
+    }
+    Ok((left == 0).then_some(last))
 }
 
 /// One channel's state; the blank one when it never had any.

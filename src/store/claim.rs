@@ -10,10 +10,26 @@ use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 use crate::dispatch::Delivery;
 use crate::store::{Raw, Sized, rows, sets};
 
-/// Channels that have something pending or claimed, by name. Index `outbox_due`, loose.
-pub(crate) const NEXT_CHANNEL: &str = "
-SELECT min(channel) FROM outbox
- WHERE (status = 'pending' OR status = 'sending') AND channel > ?1";
+/// Channels that have something pending or claimed, by name, a step each: the first and the last due
+/// time, the first and the last lease end. Index `outbox_due`, loose.
+pub(crate) const STANDINGS: &str = "
+WITH RECURSIVE used (channel) AS (
+  SELECT min(channel) FROM outbox
+   WHERE (status = 'pending' OR status = 'sending') AND channel > ?1
+  UNION ALL
+  SELECT (SELECT min(o.channel) FROM outbox AS o
+           WHERE (o.status = 'pending' OR o.status = 'sending') AND o.channel > used.channel)
+    FROM used WHERE used.channel IS NOT NULL)
+SELECT channel,
+       (SELECT min(next_attempt_at) FROM outbox
+         WHERE channel = used.channel AND status = 'pending') AS due,
+       (SELECT max(next_attempt_at) FROM outbox
+         WHERE channel = used.channel AND status = 'pending') AS last_due,
+       (SELECT min(next_attempt_at) FROM outbox
+         WHERE channel = used.channel AND status = 'sending') AS lease,
+       (SELECT max(next_attempt_at) FROM outbox
+         WHERE channel = used.channel AND status = 'sending') AS last_lease
+  FROM used WHERE channel IS NOT NULL";
 
 /// What waits or is claimed in one channel, in no order. Index `outbox_due`.
 pub(crate) const ANY: &str = "
@@ -86,11 +102,6 @@ UPDATE outbox NOT INDEXED SET status = 'sending', claims = claims + 1, next_atte
 pub(crate) const FIRST_PENDING: &str = "
 SELECT min(next_attempt_at) FROM outbox WHERE channel = ?1 AND status = 'pending'";
 
-/// The first and the last lease end of a channel. Index `outbox_due`, twice.
-pub(crate) const LEASES: &str = "
-SELECT (SELECT min(next_attempt_at) FROM outbox WHERE channel = ?1 AND status = 'sending'),
-       (SELECT max(next_attempt_at) FROM outbox WHERE channel = ?1 AND status = 'sending')";
-
 /// Claims whose lease has ended, or lies further ahead than any lease of ours. Index `outbox_due`.
 pub(crate) const STALE: &str = "
 SELECT id, claims, next_attempt_at, ordering_key FROM outbox
@@ -127,10 +138,43 @@ pub(crate) struct Stale {
 /// A row that was read for sending: either it can be sent, or it says why not.
 pub(crate) type Decoded = Result<Delivery, String>;
 
-/// The channel after `after`.
-pub(crate) fn next_channel(conn: &Connection, after: &Raw) -> rusqlite::Result<Option<Raw>> {
-    conn.prepare_cached(NEXT_CHANNEL)?
-        .query_row([after], |row| row.get(0))
+/// What one channel has pending and claimed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Standing {
+    /// The earliest due time and the latest; 0 for a fresh message.
+    pub(crate) due: Option<i64>,
+    pub(crate) last_due: Option<i64>,
+    /// The first and the last end of a lease.
+    pub(crate) leases: Option<(i64, i64)>,
+}
+
+/// Goes through the channels after `after` as long as `visit` wants more, in one read. Whether it
+/// came to the end.
+pub(crate) fn standings(
+    conn: &Connection,
+    after: &Raw,
+    mut visit: impl FnMut(&Raw, Standing) -> bool,
+) -> rusqlite::Result<bool> {
+    let mut statement = conn.prepare_cached(STANDINGS)?;
+    let mut rows = statement.query([after])?;
+    let mut at = after.clone();
+    while let Some(row) = rows.next()? {
+        let name: Raw = row.get(0)?;
+        if !at.leads_to(&name) {
+            break;
+        }
+        at = name;
+        let (lease, last_lease): (Option<i64>, Option<i64>) = (row.get(3)?, row.get(4)?);
+        let standing = Standing {
+            due: row.get(1)?,
+            last_due: row.get(2)?,
+            leases: lease.zip(last_lease),
+        };
+        if !visit(&at, standing) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Messages of a channel that no route can have: whatever waits there, or was marked as claimed by
@@ -234,15 +278,6 @@ pub(crate) fn take(conn: &Connection, ids: &[i64], lease: i64) -> rusqlite::Resu
 pub(crate) fn first_pending(conn: &Connection, channel: &str) -> rusqlite::Result<Option<i64>> {
     conn.prepare_cached(FIRST_PENDING)?
         .query_row([channel], |row| row.get(0))
-}
-
-/// The first and the last end of a lease in this channel.
-pub(crate) fn leases(conn: &Connection, channel: &str) -> rusqlite::Result<Option<(i64, i64)>> {
-    conn.prepare_cached(LEASES)?.query_row([channel], |row| {
-        Ok(row
-            .get::<_, Option<i64>>(0)?
-            .zip(row.get::<_, Option<i64>>(1)?))
-    })
 }
 
 pub(crate) fn stale(

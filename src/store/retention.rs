@@ -30,9 +30,6 @@ macro_rules! settled {
 
 pub(crate) use settled;
 
-/// The earliest moment after one. Index `outbox_settled`.
-pub(crate) const FIRST: &str = settled!("min(settled_at)", "settled_at > ?3");
-
 /// By moment. Index `outbox_settled`.
 pub(crate) const NEXT: &str = settled!(
     "id, settled_at AS at, length(CAST(payload AS BLOB)) AS bytes,
@@ -56,7 +53,7 @@ DELETE FROM outbox
                     WHERE k.channel = outbox.channel AND k.dedupe_key = outbox.dedupe_key)";
 
 /// The settled states.
-const SETTLED: [&str; 3] = ["sent", "expired", "cancelled"];
+pub(crate) const SETTLED: [&str; 3] = ["sent", "expired", "cancelled"];
 
 /// Before the first row of a shelf.
 pub(crate) const BEGINNING: (i64, i64) = (i64::MIN, 0);
@@ -69,7 +66,7 @@ pub(crate) struct Shelf {
 }
 
 /// All that there may be.
-pub(crate) fn shelves(conn: &Connection) -> Result<Vec<Shelf>> {
+fn shelves(conn: &Connection) -> Result<Vec<Shelf>> {
     let shelf = |channel: Name| {
         SETTLED.map(|status| Shelf {
             channel: channel.clone(),
@@ -87,13 +84,6 @@ pub(crate) struct Batch {
 }
 
 impl Shelf {
-    /// The earliest moment of settling after `after`.
-    pub(crate) fn first(&self, conn: &Connection, after: i64) -> Result<Option<i64>> {
-        Ok(conn
-            .prepare_cached(FIRST)?
-            .query_row(params![self.channel, self.status, after], |row| row.get(0))?)
-    }
-
     /// The next rows after `from`; with `full`, only those that still have something to empty.
     pub(crate) fn next(
         &self,

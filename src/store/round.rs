@@ -10,7 +10,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Result;
 use crate::store::operate;
-use crate::store::retention::{BEGINNING, DELETE, NEXT, ROWS, Shelf, each, settled, shelves};
+use crate::store::read::{Name, number};
+use crate::store::retention::{BEGINNING, DELETE, NEXT, ROWS, SETTLED, Shelf, each, settled};
 use crate::store::rows;
 
 const HOUR: i64 = 3600 * 1000;
@@ -34,6 +35,38 @@ pub(crate) const ODD: [&str; 3] = [
     settled!("id", "settled_at < min(?3, 1767225600000) LIMIT ?4"),
     settled!("id", "settled_at > ?3 LIMIT ?4"),
 ];
+
+/// Each channel's settled messages of each status: whether there are odd ones, and the earliest moments
+/// that were not seen to. Index `outbox_settled`, a few steps each.
+pub(crate) const SHELVES: &str = "
+WITH RECURSIVE used (channel) AS (
+  SELECT min(channel) FROM outbox
+  UNION ALL
+  SELECT (SELECT min(o.channel) FROM outbox AS o WHERE o.channel > used.channel)
+    FROM used WHERE used.channel IS NOT NULL),
+shelf (channel, status) AS (
+  SELECT used.channel, s.status
+    FROM used, (SELECT 'sent' AS status UNION ALL SELECT 'expired' UNION ALL SELECT 'cancelled') AS s
+   WHERE used.channel IS NOT NULL)
+SELECT channel, status,
+       EXISTS (SELECT 1 FROM outbox AS o INDEXED BY outbox_settled
+                WHERE (o.status = 'sent' OR o.status = 'expired' OR o.status = 'cancelled')
+                  AND o.channel = shelf.channel AND o.status = shelf.status AND o.settled_at IS NULL)
+       OR EXISTS (SELECT 1 FROM outbox AS o INDEXED BY outbox_settled
+                WHERE (o.status = 'sent' OR o.status = 'expired' OR o.status = 'cancelled')
+                  AND o.channel = shelf.channel AND o.status = shelf.status
+                  AND o.settled_at < min(?1, 1767225600000))
+       OR EXISTS (SELECT 1 FROM outbox AS o INDEXED BY outbox_settled
+                WHERE (o.status = 'sent' OR o.status = 'expired' OR o.status = 'cancelled')
+                  AND o.channel = shelf.channel AND o.status = shelf.status
+                  AND o.settled_at > ?1) AS odd,
+       (SELECT min(o.settled_at) FROM outbox AS o INDEXED BY outbox_settled
+         WHERE (o.status = 'sent' OR o.status = 'expired' OR o.status = 'cancelled')
+           AND o.channel = shelf.channel AND o.status = shelf.status AND o.settled_at > ?2) AS full,
+       (SELECT min(o.settled_at) FROM outbox AS o INDEXED BY outbox_settled
+         WHERE (o.status = 'sent' OR o.status = 'expired' OR o.status = 'cancelled')
+           AND o.channel = shelf.channel AND o.status = shelf.status AND o.settled_at > ?3) AS kept
+  FROM shelf";
 
 pub(crate) const STAMP: &str = "
 UPDATE outbox SET settled_at = ?2
@@ -140,18 +173,20 @@ impl Round {
             wrote: false,
             more: false,
         };
-        let shelves = shelves(conn)?;
+        let shelves = shelves(conn, cutoffs.now, marks)?;
         if cutoffs.payloads.is_some() || cutoffs.rows.is_some() {
-            for shelf in &shelves {
-                if !odd(conn, shelf, cutoffs.now, 1)?.is_empty() {
-                    round.jobs.push_back(Job::Stamp(shelf.clone()));
-                }
-            }
+            let odd = shelves.iter().filter(|it| it.odd);
+            round
+                .jobs
+                .extend(odd.map(|it| Job::Stamp(it.shelf.clone())));
         }
         if let Some(cutoff) = cutoffs.payloads {
-            let sent = || shelves.iter().filter(|it| it.status == "sent");
-            if let Some(until) = round.day(conn, sent(), marks.emptied, cutoff)? {
-                let jobs = sent().map(|it| Job::Empty(it.clone(), marks.emptied, until));
+            let full = |it: &Stock| it.full.filter(|_| it.shelf.status == "sent");
+            if let Some(until) = round.day(shelves.iter().filter_map(full).min(), cutoff) {
+                let due = shelves
+                    .iter()
+                    .filter(|it| full(it).is_some_and(|it| it <= until));
+                let jobs = due.map(|it| Job::Empty(it.shelf.clone(), marks.emptied, until));
                 round.jobs.extend(jobs);
                 round.marks.emptied = until;
             }
@@ -160,9 +195,12 @@ impl Round {
             }
         }
         if let Some(cutoff) = cutoffs.rows
-            && let Some(until) = round.day(conn, shelves.iter(), marks.removed, cutoff)?
+            && let Some(until) = round.day(shelves.iter().filter_map(|it| it.kept).min(), cutoff)
         {
-            let jobs = shelves.iter().map(|it| Job::Remove(it.clone(), until));
+            let due = shelves
+                .iter()
+                .filter(|it| it.kept.is_some_and(|it| it <= until));
+            let jobs = due.map(|it| Job::Remove(it.shelf.clone(), until));
             round.jobs.extend(jobs);
             round.marks.removed = until;
         }
@@ -170,25 +208,12 @@ impl Round {
         Ok((!round.jobs.is_empty()).then_some(round))
     }
 
-    /// The end of the first day after `after` that has something due.
-    fn day<'a>(
-        &mut self,
-        conn: &Connection,
-        shelves: impl Iterator<Item = &'a Shelf>,
-        after: i64,
-        cutoff: i64,
-    ) -> Result<Option<i64>> {
-        let mut first: Option<i64> = None;
-        for shelf in shelves {
-            let found = shelf.first(conn, after)?;
-            first = first.into_iter().chain(found).min();
-        }
-        let Some(first) = first.filter(|first| *first <= cutoff) else {
-            return Ok(None);
-        };
+    /// The end of the day that begins with the first moment, if that is due.
+    fn day(&mut self, first: Option<i64>, cutoff: i64) -> Option<i64> {
+        let first = first.filter(|first| *first <= cutoff)?;
         let until = first.saturating_add(DAY).min(cutoff);
         self.more |= until < cutoff;
-        Ok(Some(until))
+        Some(until)
     }
 
     fn plan_audit(&mut self, conn: &Connection, cutoff: Option<i64>) -> Result<()> {
@@ -284,6 +309,41 @@ impl Round {
     pub(crate) fn marks(&self) -> Marks {
         self.marks
     }
+}
+
+/// What stands on a shelf.
+struct Stock {
+    shelf: Shelf,
+    odd: bool,
+    /// The earliest moment of settling that has not been emptied, and that has not been removed.
+    full: Option<i64>,
+    kept: Option<i64>,
+}
+
+fn shelves(conn: &Connection, now: i64, marks: Marks) -> Result<Vec<Stock>> {
+    let mut statement = conn.prepare_cached(SHELVES)?;
+    let tomorrow = now.saturating_add(DAY);
+    let mut rows = statement.query((tomorrow, marks.emptied, marks.removed))?;
+    let mut shelves = Vec::new();
+    while let Some(row) = rows.next()? {
+        let status: String = row.get("status")?;
+        let Some(status) = SETTLED.into_iter().find(|it| *it == status) else {
+            continue;
+        };
+        let stock = Stock {
+            shelf: Shelf {
+                channel: Name::read(row, "channel")?,
+                status,
+            },
+            odd: row.get("odd")?,
+            full: number(row, "full")?,
+            kept: number(row, "kept")?,
+        };
+        if stock.odd || stock.full.is_some() || stock.kept.is_some() {
+            shelves.push(stock);
+        }
+    }
+    Ok(shelves)
 }
 
 /// Rows whose moment of settling is missing or cannot be.

@@ -1,24 +1,32 @@
 //! Ten thousand channels in one file: what is asked of it, and what is sent, costs little for those
 //! that have nothing to do. Statements are counted, not time.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
 use sqlite_outbox::rusqlite::Connection;
-use sqlite_outbox::{Message, Outbox};
+use sqlite_outbox::testing::{Inline, ManualClock};
+use sqlite_outbox::{Cancel, Delivery, Ended, Event, Message, Outbox, Outcome, Settings};
 
 use crate::costs::{count, note_statements, ran};
-use crate::fixture::Till;
+use crate::fixture::{Till, put};
 
 const CHANNELS: usize = 2_000;
+const NOW: i64 = 1_800_000_000_000;
 
-/// A message in each of many channels, put in an hour ago, and everything that runs is counted.
-fn many() -> (Till, Outbox) {
+/// Messages are put in, one in each of many channels, an hour ago, and everything that runs is
+/// counted. The clock stands still.
+fn many(message: impl Fn(Message) -> Message) -> (Till, Outbox) {
     let till = Till::new();
-    let options = Outbox::options().on_connect(|conn: &Connection| {
-        note_statements(conn);
-        Ok(())
-    });
+    let options = Outbox::options()
+        .clock(ManualClock::at(NOW).shared())
+        .on_connect(|conn: &Connection| {
+            note_statements(conn);
+            Ok(())
+        });
     let outbox = options.open(&till.path).unwrap();
     let messages: Vec<_> = (0..CHANNELS)
-        .map(|it| Message::text(format!("channel {it:05}"), "x"))
+        .map(|it| message(Message::text(format!("channel {it:05}"), "x")))
         .collect();
     let answers = outbox.transaction(|tx| outbox.enqueue_all(tx, &messages));
     assert!(answers.unwrap().iter().all(Result::is_ok));
@@ -28,13 +36,25 @@ fn many() -> (Till, Outbox) {
     (till, outbox)
 }
 
+fn up(_: &Delivery) -> anyhow::Result<Outcome> {
+    Ok(Outcome::delivered())
+}
+
+fn down(_: &Delivery) -> anyhow::Result<Outcome> {
+    Ok(Outcome::unreachable("no network"))
+}
+
+fn later(message: Message) -> Message {
+    message.delay(Duration::from_secs(60))
+}
+
 fn statements() -> usize {
     count(&ran(), |sql| !sql.starts_with("--"))
 }
 
 #[test]
 fn counting_takes_a_few_statements_however_many_channels_there_are() {
-    let (till, outbox) = many();
+    let (till, outbox) = many(|it| it);
     let stats = outbox.stats().unwrap();
     assert_eq!(stats.channels.len(), CHANNELS);
     assert_eq!(stats.total.pending, CHANNELS as u64);
@@ -50,7 +70,7 @@ fn counting_takes_a_few_statements_however_many_channels_there_are() {
 
 #[test]
 fn explaining_all_asks_a_few_questions_of_each_channel() {
-    let (_till, outbox) = many();
+    let (_till, outbox) = many(|it| it);
     let groups = outbox.why_all().unwrap();
     assert_eq!(groups.len(), CHANNELS);
     assert_eq!(groups[0].why.reason.code(), "no_drain");
@@ -59,4 +79,152 @@ fn explaining_all_asks_a_few_questions_of_each_channel() {
         ran < 5 * CHANNELS,
         "{ran} statements for {CHANNELS} channels"
     );
+}
+
+#[test]
+fn a_message_of_one_of_many_channels_costs_no_more_than_another() {
+    let (_till, outbox) = many(|it| it);
+    let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
+    ran();
+    let events = drain.until_idle(&up).unwrap();
+    let sent = events
+        .iter()
+        .filter(|it| matches!(it, Event::Delivered { .. }));
+    assert_eq!(sent.count(), CHANNELS);
+    let each = statements() / CHANNELS;
+    // Its candidates twice, the row, the claim, the delivery, the channel's first evidence.
+    assert!(each <= 9, "{each} statements for each message");
+}
+
+#[test]
+fn channels_that_have_nothing_to_do_cost_a_cycle_no_statement() {
+    let (_till, outbox) = many(later);
+    for number in 0..100 {
+        put(&outbox, &Message::text("zz", number.to_string())).unwrap();
+    }
+    let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
+    // What a start has to look through goes by.
+    drain.until_idle(&up).unwrap();
+    assert_eq!(outbox.unsent().unwrap(), CHANNELS as u64);
+    for number in 0..100 {
+        put(&outbox, &Message::text("zz", format!("more {number}"))).unwrap();
+    }
+    ran();
+    let events = drain.until_idle(&up).unwrap();
+    assert_eq!(events.len(), 100);
+    let ran = statements();
+    assert!(
+        ran < 100 * 2 + CHANNELS / 5,
+        "{ran} statements for 100 messages"
+    );
+}
+
+#[test]
+fn a_drain_is_idle_only_when_it_has_looked_at_every_channel() {
+    let (_till, outbox) = many(later);
+    put(&outbox, &Message::text("channel 00300 and a half", "x")).unwrap();
+    put(&outbox, &Message::text("zz", "x")).unwrap();
+    let report = outbox.drain(&up).unwrap();
+    assert_eq!(report.sent, 2);
+    assert_eq!(report.unsent, CHANNELS as u64);
+}
+
+#[test]
+fn who_stops_looks_at_no_channel_any_more() {
+    let (_till, outbox) = many(|it| it);
+    let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
+    drain.cycle(&up).unwrap();
+    let call = drain.begin().unwrap();
+    drain.stop();
+    // The others are given back.
+    for _ in 0..5 {
+        drain.cycle(&up).unwrap();
+    }
+    ran();
+    for _ in 0..10 {
+        drain.cycle(&up).unwrap();
+    }
+    let waiting = statements();
+    assert!(
+        waiting <= 10,
+        "{waiting} statements while the last call is under way"
+    );
+    drain.end(call, Ok(Outcome::delivered()));
+    drain.cycle(&up).unwrap();
+    assert!(drain.is_empty());
+}
+
+/// After the stop, each channel was asked for each reason of each message.
+#[test]
+fn a_drain_of_many_channels_ends_soon_after_it_is_cancelled() {
+    let (_till, outbox) = many(|it| it);
+    let cancel = Cancel::new();
+    let sent = AtomicUsize::new(0);
+    let count = |_: &Delivery| {
+        if sent.fetch_add(1, Ordering::Relaxed) == 100 {
+            cancel.cancel();
+        }
+        Ok(Outcome::delivered())
+    };
+    let begun = Instant::now();
+    let report = outbox.draining(&count).cancel(&cancel).run().unwrap();
+    assert_eq!(report.ended, Ended::Cancelled);
+    assert_eq!(outbox.why_all().unwrap().len() as u64, report.unsent);
+    assert!(
+        begun.elapsed() < Duration::from_secs(60),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+/// The states of so many channels are read again some at a time; a pause holds at once.
+#[test]
+fn a_pause_of_one_among_many_channels_holds_at_once() {
+    let (till, outbox) = many(later);
+    let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
+    drain.until_idle(&up).unwrap();
+    let states = "INSERT INTO outbox_channel (channel, state, since, until)
+                  SELECT channel, 'offline', 1, 1 FROM outbox";
+    till.sql().execute(states, []).unwrap();
+    drain.cycle(&up).unwrap();
+    put(&outbox, &Message::text("zz", "x")).unwrap();
+    outbox.operator("anna").pause("zz").unwrap();
+    let events = drain.until_idle(&up).unwrap();
+    assert!(
+        !events
+            .iter()
+            .any(|it| matches!(it, Event::Delivered { .. })),
+        "{events:?}"
+    );
+    outbox.operator("anna").resume("zz").unwrap();
+    let events = drain.until_idle(&up).unwrap();
+    assert!(
+        events
+            .iter()
+            .any(|it| matches!(it, Event::Delivered { .. })),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn a_receiver_that_is_down_is_tried_once_for_each_channel_and_then_left_alone() {
+    let (_till, outbox) = many(|it| it);
+    let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
+    let events = drain.until_idle(&down).unwrap();
+    let tried = events
+        .iter()
+        .filter(|it| matches!(it, Event::Retried { .. }));
+    let tried = tried.count();
+    assert!((CHANNELS..=2 * CHANNELS).contains(&tried), "{tried} tries");
+    ran();
+    // An application that commits does not make it read all of that again.
+    put(
+        &outbox,
+        &Message::text("zz", "x").delay(Duration::from_secs(60)),
+    )
+    .unwrap();
+    ran();
+    drain.cycle(&down).unwrap();
+    let cycle = statements();
+    assert!(cycle <= 10, "{cycle} statements after a commit");
 }

@@ -1,0 +1,191 @@
+//! The look at every channel: some at a time and around again, so that a cycle takes no longer
+//! however many there are.
+
+use std::collections::HashMap;
+
+use rusqlite::Connection;
+
+use crate::circuit::{Admission, Channel};
+use crate::clock::{Instant, millis};
+use crate::dispatch::Dispatcher;
+use crate::drain::CHANNELS;
+use crate::drain::flight::horizon;
+use crate::drain::look::{Look, Seen};
+use crate::drain::memory::Memory;
+use crate::error::Result;
+use crate::observer::Event;
+use crate::settings::{EXTRA, Settings};
+use crate::store::Raw;
+use crate::store::claim::{self, Standing};
+
+/// How far it has come.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    pub(crate) round: Round,
+    /// What was seen in this round.
+    pub(crate) seen: Seen,
+    pub(crate) states: States,
+}
+
+/// How far the states of channels are read again.
+#[derive(Debug, Default)]
+pub(crate) struct States {
+    pub(crate) at: Raw,
+    pub(crate) found: HashMap<String, Channel>,
+    /// Someone wrote meanwhile.
+    pub(crate) overtaken: bool,
+}
+
+impl Survey {
+    /// Whether there is more to look at before the next rest.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.round.first.is_some()
+    }
+
+    /// Someone wrote: what was seen in this round may have changed.
+    pub(crate) fn overtaken(&mut self) {
+        self.seen.overtaken = self.is_under_way();
+        self.states.overtaken = self.states.at != Raw::default();
+    }
+
+    /// What was seen holds no more, because something was done. The next round begins here.
+    pub(crate) fn begin_anew(&mut self) {
+        self.seen = Seen::default();
+        self.round.begin();
+    }
+
+    /// The round is over. The next one begins after the first channel of this one: each is first in
+    /// turn.
+    pub(crate) fn end(&mut self) -> Seen {
+        if let Some(first) = self.round.first.take() {
+            self.round.at = first;
+        }
+        self.round.begin();
+        std::mem::take(&mut self.seen)
+    }
+}
+
+/// A walk over the names of channels, from where the last one ended and once around.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    /// The last channel that was visited.
+    at: Raw,
+    /// The first one: when it comes again, every one was.
+    first: Option<Raw>,
+    /// It went on from the beginning of all names.
+    turned: bool,
+}
+
+impl Round {
+    fn begin(&mut self) {
+        self.first = None;
+        self.turned = false;
+    }
+
+    /// Visits some channels more, [`CHANNELS`] at most, as long as `visit` wants another. True when
+    /// that was the last one of the round.
+    pub(crate) fn go_on(
+        &mut self,
+        conn: &Connection,
+        mut visit: impl FnMut(&Raw, Standing) -> bool,
+    ) -> Result<bool> {
+        let mut left = CHANNELS;
+        loop {
+            let from_the_beginning =
+                self.turned || (self.first.is_none() && self.at == Raw::default());
+            let mut around = false;
+            let ended = claim::standings(conn, &self.at.clone(), |name, standing| {
+                around = self.first.as_ref() == Some(name);
+                if around || left == 0 {
+                    return false;
+                }
+                left -= 1;
+                self.first.get_or_insert_with(|| name.clone());
+                self.at = name.clone();
+                visit(name, standing)
+            })?;
+            if around || (ended && from_the_beginning) {
+                return Ok(true);
+            }
+            if !ended {
+                return Ok(false);
+            }
+            self.turned = true;
+            self.at = Raw::default();
+        }
+    }
+}
+
+/// A look into channels, one after the other.
+pub(crate) struct Visit<'a> {
+    pub(crate) dispatcher: &'a dyn Dispatcher,
+    pub(crate) at: Instant,
+    pub(crate) settings: &'a Settings,
+    /// Messages under way that have not come back.
+    pub(crate) out: usize,
+    pub(crate) memory: &'a mut Memory,
+    pub(crate) notices: &'a mut Vec<Event>,
+    pub(crate) seen: &'a mut Seen,
+    pub(crate) look: Look,
+}
+
+impl Visit<'_> {
+    /// Whether there would be room for what another channel has.
+    pub(crate) fn channel(&mut self, name: &str, standing: Standing) -> bool {
+        if !self.dispatcher.serves(name) {
+            if !self.memory.unrouted.contains(name) {
+                self.memory.unrouted.insert(name.to_owned());
+                let channel = name.to_owned();
+                self.notices.push(Event::Unrouted { channel });
+            }
+            return true;
+        }
+        let (now, known) = (self.at.wall, self.memory.channels.get(name));
+        let admission = known.map_or(Admission::Open, |it| it.admission(now));
+        if let Some((first, last)) = standing.leases {
+            let odd = last > horizon(now);
+            let ends = if odd { now } else { first };
+            if !self.memory.suspects_wait(name, self.at.monotonic) && self.seen.is_due(ends, now) {
+                self.look.stale.push(name.to_owned());
+            }
+            self.seen.foreign |= !matches!(admission, Admission::Closed(_));
+        }
+        if self.is_due(name, admission, standing.due) {
+            self.look.names.push(name.to_owned());
+        }
+        let room = (self.settings.capacity() + EXTRA).saturating_sub(self.out);
+        self.look.names.len() < room.max(1)
+    }
+
+    fn is_due(&mut self, name: &str, admission: Admission, due: Option<i64>) -> bool {
+        let now = self.at.wall;
+        let known = self.memory.channels.get(name);
+        match (admission, due) {
+            // To be mended.
+            (Admission::Closed(_), Some(due))
+                if known.is_some_and(|it| it.holds_from_ahead(now)) =>
+            {
+                self.seen.is_due(due, now)
+            }
+            // Whether anything is due by then is looked at again when the time comes.
+            (Admission::Closed(Some(until)), _) => {
+                self.seen.is_due(until, now);
+                false
+            }
+            (Admission::Probe(_), Some(due)) if !self.memory.flight.probing(name) => {
+                self.seen.is_due(due, now)
+            }
+            (Admission::Open, Some(due))
+                if due > now || self.memory.has_room(name, self.out, self.settings) =>
+            {
+                let token = self
+                    .memory
+                    .next_token(name, self.settings, self.at.monotonic);
+                self.seen.paced |= due <= now && !token.is_zero();
+                let token = millis(token) + i64::from(!token.is_zero());
+                self.seen.is_due(due.max(now.saturating_add(token)), now)
+            }
+            _ => false,
+        }
+    }
+}
