@@ -381,7 +381,7 @@ fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
             _ => (
                 Note,
                 "offline",
-                "nothing is lost; it is probed again and again by itself",
+                "nothing is lost; a drain that runs probes it again and again",
             ),
         },
         ChannelState::Holding => (

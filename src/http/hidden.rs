@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 
+use memchr::memmem::find;
+
 use crate::dispatch::{Delivery, Outcome};
 
 use super::credential::Credential;
@@ -49,9 +51,8 @@ const SPEAKING: [&str; 9] = [
 /// What is secret of a header, or of a part of a query: nothing, its value, and where the name
 /// speaks of a secret its longer parts as well, which a receiver may repeat alone.
 pub(super) fn of_value<'a>(name: &str, value: &'a str) -> Vec<&'a str> {
-    let name = name.to_ascii_lowercase();
     let value = value.trim();
-    if SPEAKING.iter().any(|it| name.contains(it)) {
+    if speaks(name) {
         let parts = value.split([' ', ';', ',', '=']);
         let parts = parts.filter(|it| it.len() >= LEAST_VALUE && *it != value);
         return [value]
@@ -61,11 +62,18 @@ pub(super) fn of_value<'a>(name: &str, value: &'a str) -> Vec<&'a str> {
             .collect();
     }
     let number = |it: char| it.is_ascii_digit() || ".,:-+ ".contains(it);
-    let harmless = HARMLESS.contains(&&*name) || value.chars().all(number);
+    let harmless = HARMLESS.iter().any(|it| it.eq_ignore_ascii_case(name));
+    let harmless = harmless || value.chars().all(number);
     match harmless || value.len() < LEAST_VALUE {
         true => Vec::new(),
         false => vec![value],
     }
+}
+
+/// Whether a name speaks of a secret.
+pub(super) fn speaks(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SPEAKING.iter().any(|it| name.contains(it))
 }
 
 /// The secrets of one request.
@@ -119,7 +127,7 @@ impl<'a> Hidden<'a> {
     pub(super) fn blank(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         if !bytes.is_empty() {
             self.each(|secret| {
-                if position(&bytes, heart(secret)).is_some() {
+                if find(&bytes, heart(secret)).is_some() {
                     for spelling in spellings(secret) {
                         bytes = replaced(&bytes, spelling.as_bytes());
                     }
@@ -157,10 +165,8 @@ impl<'a> Hidden<'a> {
 
 /// The longest run of letters and digits: it is in every spelling.
 fn heart(secret: &str) -> &[u8] {
-    let runs = secret.split(|it: char| !it.is_ascii_alphanumeric());
-    runs.max_by_key(|it| it.len())
-        .unwrap_or_default()
-        .as_bytes()
+    let runs = secret.as_bytes().split(|it| !it.is_ascii_alphanumeric());
+    runs.max_by_key(|it| it.len()).unwrap_or_default()
 }
 
 /// A secret as an answer may repeat it: as it is, in JSON with and without escaped slashes, in a
@@ -186,24 +192,10 @@ fn spellings(secret: &str) -> Vec<Cow<'_, str>> {
     all
 }
 
-fn position(bytes: &[u8], part: &[u8]) -> Option<usize> {
-    let Some((first, rest)) = part.split_first() else {
-        return Some(0);
-    };
-    let mut at = 0;
-    loop {
-        let ahead = bytes.get(at..).unwrap_or_default();
-        at += ahead.iter().position(|it| it == first)? + 1;
-        if bytes.get(at..).unwrap_or_default().starts_with(rest) {
-            return Some(at - 1);
-        }
-    }
-}
-
 fn replaced(bytes: &[u8], part: &[u8]) -> Vec<u8> {
     let mut clean = Vec::with_capacity(bytes.len());
     let mut rest = bytes;
-    while let Some(at) = position(rest, part).filter(|_| !part.is_empty()) {
+    while let Some(at) = find(rest, part).filter(|_| !part.is_empty()) {
         clean.extend_from_slice(rest.get(..at).unwrap_or_default());
         clean.extend_from_slice(b"***");
         rest = rest.get(at + part.len()..).unwrap_or_default();
@@ -247,7 +239,7 @@ mod tests {
     fn the_heart_of_a_secret_is_in_every_spelling_of_it() {
         for secret in ["abc/def&s3cr3t+\"XY", "plain", "a b", "<<>>", "ü-&/"] {
             for spelling in spellings(secret) {
-                let found = position(spelling.as_bytes(), heart(secret));
+                let found = find(spelling.as_bytes(), heart(secret));
                 assert!(found.is_some(), "{secret}: {spelling}");
             }
         }

@@ -138,6 +138,22 @@ impl HttpDispatcher {
         found
     }
 
+    /// Headers that are set as they are and whose names speak of a secret, with their channels; the
+    /// channel is `default` for the fallback's. [`Route::secret_header`] keeps such a value out of
+    /// settings and shown requests.
+    pub fn headers_like_secrets(&self) -> Vec<(&str, &str)> {
+        let routes = self.0.routes.iter();
+        let routes = routes.map(|(name, plan)| (name.as_str(), plan));
+        let all = routes.chain(self.0.fallback.iter().map(|plan| ("default", plan)));
+        all.flat_map(|(channel, plan)| {
+            let names = plan.headers.keys().map(|it| it.as_str());
+            names
+                .filter(|it| hidden::speaks(it))
+                .map(move |it| (channel, it))
+        })
+        .collect()
+    }
+
     /// The channels whose routes take any 2xx for a delivery, the login page of a network too; the
     /// channel is `default` for the fallback's.
     pub fn without_reply_rule(&self) -> Vec<&str> {

@@ -463,3 +463,25 @@ fn a_receiver_of_several_channels_is_called_once() {
     );
     assert_eq!(found["channel"], Value::Null);
 }
+
+#[test]
+fn a_secret_among_the_plain_headers_is_pointed_at_and_not_shown() {
+    let desk = Desk::new();
+    desk.write(
+        "outbox.toml",
+        "[channel.sales]\nurl = \"https://erp.example/\"\nreply = { require = \"/id\" }\n\
+         headers = { X-Api-Key = \"hunter2\", X-Store = \"17\" }\n",
+    );
+    let ran = desk.run(["check", "till.db", "--config", "outbox.toml", "--json"]);
+    assert_eq!((ran.code, codes(&ran)), (0, Vec::new()));
+    let told = finding(&ran, "plain_secret");
+    assert_eq!(told["channel"], "sales");
+    assert!(
+        told["text"].as_str().unwrap().contains("x-api-key"),
+        "{told}"
+    );
+    assert!(
+        !ran.out.contains("hunter2") && !ran.out.contains("x-store"),
+        "{ran:?}"
+    );
+}

@@ -187,6 +187,16 @@ pub(super) fn settings(outbox: &Outbox, loaded: &Loaded) -> anyhow::Result<Vec<F
         let remedy = "put it where the settings say, readable for this user";
         found.push(Finding::new(Severity::Fault, "secret", text, remedy).channel(channel));
     }
+    for (channel, header) in loaded.dispatcher.headers_like_secrets() {
+        let text = format!(
+            "{channel}: the header {header} stands in the settings as it is, and looks like a secret"
+        );
+        let remedy = format!(
+            "write it as secret_headers = {{ {header} = {{ env = \"NAME\" }} }}, or with file or command: \
+             then `outbox curl` does not show it"
+        );
+        found.push(Finding::new(Severity::Note, "plain_secret", text, remedy).channel(channel));
+    }
     let lax = loaded.dispatcher.without_reply_rule();
     if !lax.is_empty() {
         let text = format!(

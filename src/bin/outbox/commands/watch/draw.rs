@@ -180,8 +180,11 @@ fn channels(sheet: &Sheet, model: &Model) -> List {
     let others = others(state, oldest, rate);
     let most = match width {
         WIDE.. => 24,
-        // Then a long name gives way to the course of time.
-        60.. => width.saturating_sub(others + LEAST_DEPTH).clamp(10, 24),
+        // Then a long name gives way to the course of time, where that gets its place.
+        60.. => match width.saturating_sub(others) {
+            room if room < 10 + LEAST_DEPTH => room.clamp(10, 24),
+            room => (room - LEAST_DEPTH).clamp(10, 24),
+        },
         _ => width.saturating_sub(40).max(7),
     };
     let name = fit(names(), 7, most);
