@@ -302,10 +302,16 @@ fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
         if dead > 0 {
             let text = format!("{shown}: dead letters wait for a person: {dead}");
             let remedy = "look at them, mend the cause, then retry or cancel them";
+            // Nobody can type a name that is no text.
             let list = ["list", "--status", "dead", "--channel", &shown];
+            let list = if name.is_text() {
+                &list[..]
+            } else {
+                &["list", "--status", "dead"]
+            };
             found.push(
                 Finding::new(Warning, "dead_letters", text, remedy)
-                    .command(list)
+                    .command(list.iter().copied())
                     .of(dead, None)
                     .channel(&shown),
             );

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
 use crate::circuit::{Channel, OnDead, Pause, Turn};
 use crate::stats::ChannelState;
-use crate::store::{Raw, rows};
+use crate::store::{Raw, read, rows};
 
 pub(crate) const LOAD: &str = "
 SELECT channel, on_dead, state, since, until, reason_code, reason, failures, evidence, probe_turn,
@@ -85,6 +85,8 @@ pub(crate) fn save(conn: &Connection, name: &str, channel: &Channel) -> rusqlite
 /// as not being there.
 fn decode(row: &Row<'_>) -> rusqlite::Result<(String, Channel)> {
     let text = |column: &str| row.get::<_, Option<String>>(column).unwrap_or_default();
+    // What a person reads is better half read than not at all.
+    let words = |column: &str| read::text(row, column).unwrap_or_default();
     let number = |column: &str| row.get::<_, Option<i64>>(column).unwrap_or_default();
     let count = |column: &str| u32::try_from(number(column).unwrap_or(0)).unwrap_or(0);
     let channel = Channel {
@@ -96,7 +98,7 @@ fn decode(row: &Row<'_>) -> rusqlite::Result<(String, Channel)> {
         since: number("since"),
         until: number("until"),
         reason_code: text("reason_code"),
-        reason: text("reason"),
+        reason: words("reason"),
         failures: count("failures"),
         evidence: number("evidence") == Some(1),
         turn: match number("probe_turn") {
@@ -106,8 +108,8 @@ fn decode(row: &Row<'_>) -> rusqlite::Result<(String, Channel)> {
         rejections: count("rejections"),
         pause: number("paused_at").map(|at| Pause {
             at,
-            by: text("paused_by"),
-            reason: text("pause_reason"),
+            by: words("paused_by"),
+            reason: words("pause_reason"),
         }),
         clock_skew: number("clock_skew"),
     };

@@ -36,6 +36,10 @@ pub(crate) const ANY: &str = "
 SELECT id FROM outbox
  WHERE channel = ?1 AND (status = 'pending' OR status = 'sending') LIMIT ?2";
 
+/// The same with their channels, of all. Index `outbox_due`, alone.
+pub(crate) const EACH: &str = "
+SELECT id, channel FROM outbox INDEXED BY outbox_due WHERE status = 'pending' OR status = 'sending'";
+
 /// Never tried, oldest first. Index `outbox_due`.
 pub(crate) const FRESH: &str = "
 SELECT id, ordering_key FROM outbox
@@ -184,9 +188,21 @@ pub(crate) fn nameless(
     channel: &Raw,
     limit: usize,
 ) -> rusqlite::Result<Vec<i64>> {
-    conn.prepare_cached(ANY)?
-        .query_map((channel, rows(limit)), |row| row.get(0))?
-        .collect()
+    let mut any = conn.prepare_cached(ANY)?;
+    let found = any.query_map((channel, rows(limit)), |row| row.get(0))?;
+    let found = found.collect::<rusqlite::Result<Vec<i64>>>()?;
+    // In a file of another encoding it is read as other bytes than are stored, and those find nothing.
+    let encoding: String = conn.pragma_query_value(None, "encoding", |row| row.get(0))?;
+    if !found.is_empty() || encoding == "UTF-8" {
+        return Ok(found);
+    }
+    let mut each = conn.prepare_cached(EACH)?;
+    let named = each.query_map([], |row| Ok((row.get(0)?, row.get::<_, Raw>(1)?)))?;
+    let same = named.filter_map(|it| match it {
+        Ok((id, name)) => (name == *channel).then_some(Ok(id)),
+        Err(error) => Some(Err(error)),
+    });
+    same.take(limit).collect()
 }
 
 pub(crate) fn candidates(

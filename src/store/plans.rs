@@ -47,6 +47,7 @@ fn hot_statements(conn: &Connection) {
     let due = [
         claim::ANY,
         claim::STANDINGS,
+        claim::EACH,
         claim::FRESH,
         claim::NEWEST,
         claim::RETRIES,

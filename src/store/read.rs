@@ -135,6 +135,10 @@ impl Name {
         Ok(Self(bytes(row.get_ref(column)?).to_vec()))
     }
 
+    pub(crate) fn is_text(&self) -> bool {
+        std::str::from_utf8(&self.0).is_ok()
+    }
+
     pub(crate) fn show(&self) -> String {
         String::from_utf8_lossy(&self.0).into_owned()
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::testing::{Inline, Script};
 use sqlite_outbox::{Delivery, Error, Message, Outbox, Outcome, Policy, Settings, Status};
 
@@ -102,6 +103,67 @@ fn an_ordering_key_that_is_no_text_stops_no_other() {
         .unwrap();
     }
     assert_eq!(outbox.drain(&delivered).unwrap().sent, 5);
+    assert_eq!(outbox.drain(&delivered).unwrap().sent, 0);
+}
+
+/// In a file of another encoding a channel that is no text is read as other bytes than are stored, so
+/// nothing was found under its name; and the walk over the channels ended there, before the others.
+#[test]
+fn a_channel_that_is_no_text_stops_no_other_in_any_encoding() {
+    for (encoding, broken) in [
+        ("UTF-8", ["ff", "61c3"]),
+        ("UTF-16le", ["00d8", "6100ffdf"]),
+        ("UTF-16be", ["d800", "0061dfff"]),
+    ] {
+        let till = Till::new();
+        let conn = Connection::open(&till.path).unwrap();
+        conn.pragma_update(None, "encoding", encoding).unwrap();
+        conn.execute_batch("CREATE TABLE sale (id)").unwrap();
+        let outbox = till.open();
+        conn.execute_batch("BEGIN").unwrap();
+        for bytes in broken {
+            for _ in 0..100 {
+                conn.execute_batch(&format!(
+                    "INSERT INTO outbox (channel, payload) VALUES (CAST(x'{bytes}' AS TEXT), 'x')"
+                ))
+                .unwrap();
+            }
+        }
+        conn.execute_batch("COMMIT").unwrap();
+        for channel in ["a", "sales", "zales", "ä"] {
+            put(&outbox, &Message::text(channel, "x")).unwrap();
+        }
+        let report = outbox.drain(&delivered).unwrap();
+        assert_eq!(
+            (report.sent, report.dead, report.unsent),
+            (4, 200, 0),
+            "{encoding}"
+        );
+        assert_eq!(outbox.stats().unwrap().total.dead, 200, "{encoding}");
+        for id in [1, 200] {
+            let why = outbox.why(id).unwrap();
+            let told = (why.code.as_deref(), why.detail.as_deref());
+            let expected = (Some("invalid"), Some("channel is not valid UTF-8"));
+            assert_eq!(told, expected, "{encoding}");
+        }
+    }
+}
+
+/// They were taken as not being there.
+#[test]
+fn who_paused_a_channel_and_why_is_told_as_well_as_it_can_be_read() {
+    let till = Till::new();
+    let outbox = till.open();
+    put(&outbox, &Message::text("sales", "x")).unwrap();
+    outbox.operator("anna").reason("x").pause("sales").unwrap();
+    till.sql()
+        .execute_batch(
+            "UPDATE outbox_channel SET paused_by = CAST(x'616e6eff' AS TEXT),
+                                       pause_reason = CAST(x'74696ce9' AS TEXT)",
+        )
+        .unwrap();
+    let why = outbox.why(1).unwrap().to_string();
+    assert!(why.contains("by ann\u{fffd}: til\u{fffd}"), "{why}");
     assert_eq!(outbox.drain(&delivered).unwrap().sent, 0);
 }
 

@@ -74,7 +74,16 @@ fn text_that_is_none_makes_a_dead_letter_and_what_why_says_then_mends_it() {
         assert_eq!(status.code, 4, "{status:?}");
         let total = &status.json()["total"];
         assert_eq!((&total["dead"], &total["unsent"]), (&1.into(), &0.into()));
-        assert_eq!(desk.run(["check", "till.db"]).code, 4, "{column}");
+        let check = desk.run(["check", "till.db", "--json"]);
+        assert_eq!(check.code, 4, "{column}");
+        // Nobody can type the name of such a channel.
+        let list = match column {
+            "channel" => "list till.db --status dead\"",
+            _ => "list till.db --status dead --channel sales\"",
+        };
+        let folder = desk.path("");
+        let told = check.out.replace(&*folder.to_string_lossy(), "");
+        assert!(told.contains(list), "{told}");
 
         let why = desk.json(["why", "till.db", "id:1", "--json"]);
         assert_eq!(

@@ -383,6 +383,7 @@ fn told(group: &WhyGroup, ended: &Ended) -> String {
             Ended::Cancelled => "due, but the drain was stopped".into(),
             _ => "became due at its end; drain again".into(),
         },
+        Reason::Invalid => "cannot be sent as stored".into(),
         reason => reason.code().into(),
     };
     format!("{} {words}", thousands(group.messages))
