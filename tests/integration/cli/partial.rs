@@ -79,6 +79,34 @@ fn a_support_file_in_the_making_is_nobodys_business_for_a_while() {
     assert!(!desk.path(old).exists() && desk.path(young).exists());
 }
 
+/// A limit on the size of files stands for a disk that is full in the middle.
+#[cfg(target_os = "linux")]
+#[test]
+fn where_the_disk_takes_no_more_nothing_is_left() {
+    let desk = Desk::new();
+    desk.sql()
+        .execute_batch(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)
+             INSERT INTO outbox (channel, payload, status, last_error, settled_at)
+             SELECT 'sales', '{}', 'dead', 'no such article in the list of this year', 1 FROM n;
+             PRAGMA wal_checkpoint(TRUNCATE);",
+        )
+        .unwrap();
+    for command in ["backup till.db copy.db", "bundle till.db b.json"] {
+        let tool = env!("CARGO_BIN_EXE_outbox");
+        let limited = format!("trap '' XFSZ; ulimit -f 40; exec {tool} {command}");
+        let ran = std::process::Command::new("bash")
+            .args(["-c", &limited])
+            .current_dir(desk.folder.path())
+            .output()
+            .unwrap();
+        super::Ran::from(ran).failed(1, "");
+        assert_eq!(others(&desk), Vec::<PathBuf>::new(), "{command}");
+        desk.done(command.split(' '));
+        std::fs::remove_file(desk.path(command.split(' ').next_back().unwrap())).unwrap();
+    }
+}
+
 #[cfg(unix)]
 mod broken_off {
     use std::time::Duration;
