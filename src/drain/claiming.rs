@@ -306,6 +306,9 @@ impl Transact<'_> {
     pub(crate) fn refuse_nameless(&self, effects: &mut Effects) -> Result<(), Trouble> {
         let mut room = self.batch;
         for name in &self.found.nameless {
+            if room == 0 {
+                break;
+            }
             for id in claim::nameless(self.conn, name, room)? {
                 self.refuse(id, claim::not_utf8("channel"), effects)?;
                 room -= 1;
