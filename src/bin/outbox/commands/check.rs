@@ -6,6 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{Dispatcher, FileInfo, Finding, Outbox, Severity};
 
+use super::crowd;
 use super::curl::{quoted, quoted_path};
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, age, bytes, count, now, printable, unless_closed};
@@ -275,7 +276,12 @@ fn receivers(loaded: &Loaded) -> Vec<Finding> {
 }
 
 fn print(findings: &[Finding], info: &FileInfo, db: &Path, out: &mut Out) -> anyhow::Result<()> {
-    for finding in findings {
+    let (shown, alike) = crowd::alike(
+        crowd::is_crowd(findings.len(), out),
+        findings.iter().collect(),
+        |it| it.code,
+    );
+    for finding in shown {
         let tone = match finding.severity {
             Severity::Fault => Tone::Bad,
             Severity::Warning => Tone::Wait,
@@ -288,6 +294,13 @@ fn print(findings: &[Finding], info: &FileInfo, db: &Path, out: &mut Out) -> any
             // Unbroken, to be copied.
             out.line(format!("            {}", printable(&command)))?;
         }
+    }
+    for (code, more) in alike {
+        let number = count(more.len() as u64, "more finding", "more findings");
+        let text = format!(
+            "… and {number} of this kind: {code}. All are shown with --json, or into a pipe."
+        );
+        out.paragraph("", Tone::Plain, &text)?;
     }
     let file = format!(
         "{}, log {}, {} unused, journal {}, schema {}, SQLite {}",

@@ -13,6 +13,7 @@ use sqlite_outbox::{
     WhyGroup,
 };
 
+use super::crowd;
 use super::curl::quoted_path;
 use super::status;
 use crate::args::{self, Database, Exit, Format, Usage};
@@ -311,6 +312,9 @@ fn print(
     ]);
     let reasons = Reasons::new(groups);
     let left: Vec<_> = report.channels.iter().filter(|it| it.unsent > 0).collect();
+    let (left, alike) = crowd::alike(crowd::is_crowd(left.len(), out), left, |it| {
+        it.state.as_str()
+    });
     if left.is_empty() {
         return attention(report, db, out);
     }
@@ -328,6 +332,11 @@ fn print(
     }
     out.line("")?;
     table.print(out)?;
+    for (state, more) in alike {
+        let unsent = more.iter().map(|it| it.unsent).sum();
+        let unsent = count(unsent, "message", "messages");
+        crowd::more(more.len(), &format!(" ({state}) with {unsent} unsent"), out)?;
+    }
     attention(report, db, out)
 }
 

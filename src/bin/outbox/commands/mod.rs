@@ -7,6 +7,7 @@ mod check;
 mod compact;
 mod completions;
 mod conflicts;
+mod crowd;
 mod curl;
 mod drain;
 mod enqueue;

@@ -152,3 +152,38 @@ fn a_message_is_shown_with_every_error_once_and_broken_between_words() {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
 }
+
+/// A thousand channels, two of them in trouble.
+fn crowd() -> (TempDir, Outbox) {
+    let (folder, outbox) = till();
+    let conn = outbox.connection().unwrap();
+    conn.execute_batch(
+        "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1000)
+         INSERT INTO outbox (channel, payload) SELECT printf('c%04d', n), '{}' FROM n",
+    )
+    .unwrap();
+    (folder, outbox)
+}
+
+#[test]
+fn of_a_crowd_of_channels_a_terminal_shows_some_and_a_pipe_all() {
+    let (_folder, outbox) = crowd();
+    let stats = outbox.stats().unwrap();
+    let shown = |width| {
+        printed(width, |out| {
+            status::print(&stats, Path::new("till.db"), out)
+        })
+    };
+    let text = shown(Some(80));
+    assert!(text.lines().count() < 70, "{text}");
+    fits(&text, 80);
+    // What needs a person, what stands still, and the busiest.
+    let at = |name: &str| text.find(&format!("\n{name} ")).unwrap_or(usize::MAX);
+    assert!(at("loyalty-points-eu-west") < at("mail"), "{text}");
+    assert!(at("mail") < at("sales") && at("sales") < at("c0001"), "{text}");
+    let more = "… and 963 more channels with 963 messages unsent. All are shown with --json";
+    assert!(text.replace('\n', " ").contains(more), "{text}");
+    let pipe = shown(None);
+    assert!(pipe.contains("\nc0001 ") && pipe.contains("\nc1000 "));
+    assert!(!pipe.contains("… and"));
+}

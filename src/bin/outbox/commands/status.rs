@@ -6,6 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{ChannelState, ChannelStats, Counts, Dispatcher, FIRST_HONEST, Stats};
 
+use super::crowd;
 use super::curl::quoted_path;
 use crate::args::{Database, Exit, Format};
 use crate::output::{Column, Out, Table, Tone, age, ago, brief, count, exact, unless_closed};
@@ -152,10 +153,22 @@ pub(super) fn print(stats: &Stats, path: &Path, out: &mut Out) -> anyhow::Result
         return Ok(());
     }
     out.line("")?;
-    table(stats).print(out)?;
-    let troubled = |it: &&ChannelStats| it.state != ChannelState::Ok;
+    let shown = crowd::foremost(&stats.channels, out);
+    table(stats, &shown).print(out)?;
+    let others = stats.channels.len() - shown.len();
+    if others > 0 {
+        let unsent = shown.iter().map(|it| it.counts.unsent()).sum();
+        let unsent = count(
+            stats.total.unsent().saturating_sub(unsent),
+            "message",
+            "messages",
+        );
+        crowd::more(others, &format!(" with {unsent} unsent"), out)?;
+    }
+    let troubled = shown.into_iter().filter(|it| it.state != ChannelState::Ok);
+    let (troubled, alike) = crowd::alike(others > 0, troubled.collect(), |it| it.state.as_str());
     let mut blank = true;
-    for channel in stats.channels.iter().filter(troubled) {
+    for channel in troubled {
         if std::mem::take(&mut blank) {
             out.line("")?;
         }
@@ -165,6 +178,10 @@ pub(super) fn print(stats: &Stats, path: &Path, out: &mut Out) -> anyhow::Result
         if let Some(reason) = &channel.reason {
             out.paragraph("    ", Tone::Plain, brief(reason))?;
         }
+    }
+    for (state, more) in alike {
+        let number = count(more.len() as u64, "more channel", "more channels");
+        out.line(format!("… and {number} above: {state}"))?;
     }
     if stats.conflicts > 0 {
         out.line("")?;
@@ -246,7 +263,7 @@ pub(super) fn for_a_person(stats: &Stats) -> Option<String> {
     Some(format!("{} {verb} a person", told.join(" and ")))
 }
 
-fn table(stats: &Stats) -> Table {
+fn table(stats: &Stats, shown: &[&ChannelStats]) -> Table {
     let mut table = Table::new([
         Column::text("CHANNEL", 12),
         Column::word("STATE"),
@@ -257,7 +274,7 @@ fn table(stats: &Stats) -> Table {
         Column::number("CANCELLED").spare(0),
         Column::number("SENT").spare(2),
     ]);
-    for channel in &stats.channels {
+    for channel in shown {
         let counts = &channel.counts;
         let oldest = match counts.oldest_unsent_at {
             Some(at) if stamped_wrong(at, stats.now) => Some("unknown".into()),

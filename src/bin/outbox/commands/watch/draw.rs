@@ -13,7 +13,7 @@ use super::model::{Model, time};
 use super::rows::{self, bars};
 use super::sheet::{Block, Cell, List, Sheet, Theme, line, wrapped};
 use crate::commands::status;
-use crate::output::{Tone, age, cut, cut_left};
+use crate::output::{Tone, age, count, cut, cut_left};
 
 /// From here on, reasons stand beside the channels and not below them.
 const WIDE: usize = 150;
@@ -70,7 +70,14 @@ fn head(sheet: &mut Sheet, model: &Model, room: usize) {
     ]));
     match trouble(model) {
         Some(trouble) => sheet.text(Tone::Bad, &trouble),
-        None => sheet.text(Tone::Plain, &status::waiting(&look.stats)),
+        None => {
+            let mut text = status::waiting(&look.stats);
+            if model.others > 0 {
+                let others = count(model.others as u64, "calmer channel", "calmer channels");
+                text.push_str(&format!("; {others} not listed"));
+            }
+            sheet.text(Tone::Plain, &text);
+        }
     }
     if let Some(text) = status::for_a_person(&look.stats) {
         let short = text

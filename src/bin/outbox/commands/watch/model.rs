@@ -1,16 +1,21 @@
 //! What the view knows: readings and keys come in, an action or rows come out. No terminal, no
 //! file, no clock.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use ratatui::crossterm::event::KeyCode;
 use sqlite_outbox::{ChannelState, ChannelStats, Entry, Stats, Status};
 
+use crate::commands::crowd;
 use crate::output::{Tone, ago, count, exact, printable};
 
 /// Readings remembered: more than any terminal is wide.
 const REMEMBERED: usize = 600;
+
+/// Channels that are listed at most: nobody scrolls further, and each has a course of time.
+const LISTED: usize = 200;
 
 /// The rate of a channel is that of its last minute.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -155,6 +160,8 @@ pub(super) struct Model {
     pub(super) waiting: Option<u64>,
     pub(super) total: Track,
     pub(super) tracks: BTreeMap<String, Track>,
+    /// Channels that are not listed, because there are so many.
+    pub(super) others: usize,
     pub(super) chosen: Option<Chosen>,
     /// Waits for y or n.
     pub(super) asking: Option<(Action, String)>,
@@ -175,20 +182,20 @@ impl Model {
 
     /// A reading, and when it was on the monotonic clock.
     pub(super) fn seen(&mut self, mut look: Look, at: Duration) {
-        // Where a person is needed, one looks first; then where nothing moves.
-        let calm = |it: &ChannelStats| match it.state {
-            _ if it.counts.dead > 0 => 0,
-            ChannelState::Unauthorised | ChannelState::Rejecting | ChannelState::Unrouted => 0,
-            ChannelState::Ok => 2,
-            _ => 1,
-        };
-        look.stats.channels.sort_by_key(calm);
+        look.stats.channels.sort_by_key(crowd::calm);
+        let others = look.stats.channels.len().saturating_sub(LISTED);
+        if others > 0 {
+            let busiest = |it: &ChannelStats| (crowd::calm(it), Reverse(it.counts.unsent()));
+            look.stats.channels.sort_by_key(busiest);
+            look.stats.channels.truncate(LISTED);
+        }
+        self.others = others;
         let place = self.place();
         let total = &look.stats.total;
         self.total.add(at, total.unsent(), total.sent);
         let stats = &look.stats.channels;
-        self.tracks
-            .retain(|name, _| stats.iter().any(|it| it.channel == *name));
+        let listed: HashSet<&str> = stats.iter().map(|it| &*it.channel).collect();
+        self.tracks.retain(|name, _| listed.contains(&**name));
         for it in stats {
             let track = self.tracks.entry(it.channel.clone()).or_default();
             track.add(at, it.counts.unsent(), it.counts.sent);

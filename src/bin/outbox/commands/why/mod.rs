@@ -10,6 +10,7 @@ use sqlite_outbox::{DeadReason, Fault, Outbox, Reason, Status, Why, WhyGroup};
 
 use advice::Place;
 
+use super::crowd;
 use super::curl::{quoted, quoted_path};
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, brief, count, printable};
@@ -240,7 +241,11 @@ fn whole(
         false => out.line(""),
     };
     // The dead are told below, by their reasons.
-    for group in groups.iter().filter(|it| it.why.reason != Reason::Dead) {
+    let waiting = groups.iter().filter(|it| it.why.reason != Reason::Dead);
+    let waiting: Vec<_> = waiting.collect();
+    let many = crowd::is_crowd(waiting.len(), out);
+    let (waiting, alike) = crowd::alike(many, waiting, |it| it.why.reason.code());
+    for group in waiting {
         gap(out)?;
         let channel = printable(&group.why.channel);
         let head = format!(
@@ -250,12 +255,33 @@ fn whole(
         out.line(out.paint(Tone::Head, &head))?;
         explain(&group.why, place, out)?;
     }
+    for (code, more) in alike {
+        gap(out)?;
+        let messages = more.iter().map(|it| it.messages).sum();
+        let messages = count(messages, "message", "messages");
+        crowd::more(
+            more.len(),
+            &format!(" with {messages} that wait so: {code}"),
+            out,
+        )?;
+    }
+    let many = crowd::is_crowd(dead.len(), out);
+    let (dead, alike) = crowd::alike(many, dead, |_| ());
     for reason in &dead {
         gap(out)?;
         let suspected = outbox
             .why(reason.sample)
             .is_ok_and(|it| it.fault == Fault::Receiver);
         letters(reason, suspected, place, out)?;
+    }
+    for ((), more) in alike {
+        gap(out)?;
+        let number = count(more.len() as u64, "more reason", "more reasons");
+        let letters = more.iter().map(|it| it.count).sum();
+        let letters = count(letters, "dead letter", "dead letters");
+        let text =
+            format!("… and {number} of {letters}. All are shown with --json, or into a pipe.");
+        out.paragraph("", Tone::Plain, &text)?;
     }
     if conflicts > 0 {
         gap(out)?;
