@@ -9,12 +9,26 @@ use crate::drain::chain::Chain;
 use crate::drain::flight::{ClaimedRun, Lease};
 use crate::drain::transact::{Channels, Effects, Transact, Trouble};
 use crate::observer::Event;
-use crate::settings::EXTRA;
+use crate::settings::{EXTRA, Settings};
 use crate::store::claim::{self, Candidate, Range};
 use crate::store::settle;
 
 /// Payload bytes this process holds at most, beyond one message for each channel.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
+
+/// Messages that may be claimed in a transaction, with so many under way; and channels that have
+/// nothing under way and may have one beyond.
+fn room(settings: &Settings, out: usize, batch: usize) -> (usize, usize) {
+    let capacity = settings.capacity();
+    let extra = (capacity + EXTRA).saturating_sub(out).min(EXTRA);
+    (capacity.saturating_sub(out).min(batch), extra)
+}
+
+/// Channels that get a message each in a transaction.
+pub(crate) fn claimable(settings: &Settings, out: usize, batch: usize) -> usize {
+    let (messages, extra) = room(settings, out, batch);
+    messages + extra
+}
 
 /// What is still free in this transaction.
 struct Room {
@@ -51,18 +65,20 @@ impl Transact<'_> {
         let out = self.memory.flight.messages().saturating_sub(landed);
         let capacity = self.settings.capacity();
         let share = (capacity / open.len().max(1)).max(1);
-        let mut extra = (capacity + EXTRA).saturating_sub(out).min(EXTRA);
+        let (messages, mut extra) = room(self.settings, out, self.batch);
         let mut room = Room {
-            messages: capacity.saturating_sub(out).min(self.batch),
+            messages,
             bytes: MAX_BYTES.saturating_sub(self.memory.flight.bytes()),
         };
-        for name in &open {
+        for (turn, name) in open.iter().enumerate() {
+            // None takes what those behind it have waited for.
+            let part = room.messages.div_ceil(open.len() - turn);
             let (runs, messages) = self.memory.flight.of(name);
             let (ended, landed) = settled.get(&**name).copied().unwrap_or_default();
             let (runs, messages) = (runs - ended, messages - landed);
             let ceiling = self.memory.ceiling(name, self.settings).min(share);
             let mut allowed = Room {
-                messages: ceiling.saturating_sub(messages).min(room.messages),
+                messages: ceiling.saturating_sub(messages).min(part),
                 bytes: room.bytes,
             };
             // A channel with nothing under way is not kept waiting by the others.

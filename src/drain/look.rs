@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::dispatch::Dispatcher;
+use crate::drain::claiming::claimable;
 use crate::drain::survey::{States, Visit};
 use crate::drain::{CHANNELS, Drainer, data_version};
 use crate::error::Result;
@@ -91,11 +92,14 @@ impl Drainer {
             survey,
             ..
         } = self;
+        let settled = self.reports.len().min(self.batch);
+        let out = memory.flight.messages().saturating_sub(settled);
         let mut visit = Visit {
             dispatcher,
             at,
             settings,
-            out: memory.flight.messages().saturating_sub(self.reports.len()),
+            out,
+            wanted: claimable(settings, out, self.batch),
             memory,
             notices,
             seen: &mut survey.seen,

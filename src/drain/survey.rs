@@ -14,7 +14,7 @@ use crate::drain::look::{Look, Seen};
 use crate::drain::memory::Memory;
 use crate::error::Result;
 use crate::observer::Event;
-use crate::settings::{EXTRA, Settings};
+use crate::settings::Settings;
 use crate::store::Raw;
 use crate::store::claim::{self, Standing};
 
@@ -121,8 +121,10 @@ pub(crate) struct Visit<'a> {
     pub(crate) dispatcher: &'a dyn Dispatcher,
     pub(crate) at: Instant,
     pub(crate) settings: &'a Settings,
-    /// Messages under way that have not come back.
+    /// Messages under way when what came back is settled.
     pub(crate) out: usize,
+    /// Channels that a transaction can serve. To name more would pass them over.
+    pub(crate) wanted: usize,
     pub(crate) memory: &'a mut Memory,
     pub(crate) notices: &'a mut Vec<Event>,
     pub(crate) seen: &'a mut Seen,
@@ -153,8 +155,7 @@ impl Visit<'_> {
         if self.is_due(name, admission, standing.due) {
             self.look.names.push(name.to_owned());
         }
-        let room = (self.settings.capacity() + EXTRA).saturating_sub(self.out);
-        self.look.names.len() < room.max(1)
+        self.look.names.len() < self.wanted.max(1)
     }
 
     fn is_due(&mut self, name: &str, admission: Admission, due: Option<i64>) -> bool {

@@ -228,3 +228,19 @@ fn a_receiver_that_is_down_is_tried_once_for_each_channel_and_then_left_alone() 
     let cycle = statements();
     assert!(cycle <= 10, "{cycle} statements after a commit");
 }
+
+/// Channels that were named and got no room were passed over until all others had been served.
+#[test]
+fn each_of_many_channels_is_served_in_its_turn() {
+    let (_till, outbox) = many(|it| it);
+    let mut drain = Inline::new(&outbox, Settings::default().workers(64)).unwrap();
+    let events = drain.until_idle(&up).unwrap();
+    let sent = events.iter().filter_map(|it| match it {
+        Event::Delivered { id, .. } => Some(*id),
+        _ => None,
+    });
+    for (place, id) in sent.enumerate() {
+        let late = place as i64 - id;
+        assert!(late < 300, "channel {id} has waited for {place} others");
+    }
+}

@@ -180,7 +180,10 @@ fn of_a_crowd_of_channels_a_terminal_shows_some_and_a_pipe_all() {
     // What needs a person, what stands still, and the busiest.
     let at = |name: &str| text.find(&format!("\n{name} ")).unwrap_or(usize::MAX);
     assert!(at("loyalty-points-eu-west") < at("mail"), "{text}");
-    assert!(at("mail") < at("sales") && at("sales") < at("c0001"), "{text}");
+    assert!(
+        at("mail") < at("sales") && at("sales") < at("c0001"),
+        "{text}"
+    );
     let more = "… and 963 more channels with 963 messages unsent. All are shown with --json";
     assert!(text.replace('\n', " ").contains(more), "{text}");
     let pipe = shown(None);
