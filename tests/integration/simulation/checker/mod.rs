@@ -254,16 +254,28 @@ impl<'a> Checker<'a> {
             return self.demand(!wrote, P1, || "a rolled back sale left something".into());
         }
         let mut new = 0;
-        for it in told {
+        for (index, it) in told.iter().enumerate() {
             let name = (it.channel.to_owned(), it.key.clone());
             let holder = self.keys.get(&name).copied();
             self.demand(holder == Some(it.id), P1, || {
                 format!("{it:?} was committed; its key belongs to {holder:?}")
             })?;
             new += u64::from(it.heard == Heard::New);
-            if it.heard == Heard::Same {
-                let stored = &self.messages[&it.id].row.payload;
-                self.demand(stored.as_slice() == it.payload.as_bytes(), P3, || {
+            // What the message held at that moment: the same transaction may have written it before,
+            // and have replaced it since.
+            let (before, after) = told.split_at(index);
+            let wrote = |other: &&Enqueue| {
+                other.id == it.id && matches!(other.heard, Heard::New | Heard::Replaced)
+            };
+            let held = match before.iter().rfind(wrote) {
+                Some(other) => Some(other.payload.as_bytes()),
+                None if after.iter().any(|other| wrote(&other)) => None,
+                None => Some(self.messages[&it.id].row.payload.as_slice()),
+            };
+            if it.heard == Heard::Same
+                && let Some(held) = held
+            {
+                self.demand(held == it.payload.as_bytes(), P3, || {
                     format!("{it:?} has other content than message {}", it.id)
                 })?;
             }
