@@ -194,11 +194,14 @@ impl<'a> Checker<'a> {
         let due = old.row.due;
         let stale = due <= wall || due > wall + HORIZON;
         self.demand(stale, P3, || format!("a living lease is taken: {}", what()))?;
-        let overdue = self.open.iter().any(|(request, begun)| {
-            let limit = i64::try_from(LIMIT.as_millis()).unwrap();
-            self.is_of_run(*request, holder, &old.row) && now.mono - begun >= limit
-        });
+        // Also one whose answer has come and is not recorded yet: its lease was over before.
         let from = &self.lives[holder];
+        let came = from.told.iter().map(|(request, _)| *request);
+        let overdue = self.open.keys().copied().chain(came).any(|request| {
+            let limit = i64::try_from(LIMIT.as_millis()).unwrap();
+            let begun = self.history[request].at.mono;
+            self.is_of_run(request, holder, &old.row) && now.mono - begun >= limit
+        });
         let gone = from.ended || now.mono - from.turned >= SEEN_TWICE;
         self.demand(gone || overdue, P3, || {
             format!("its holder {holder} lives: {}", what())
