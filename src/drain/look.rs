@@ -21,7 +21,8 @@ const SWEEP_STEP: usize = 200;
 pub(crate) struct Look {
     /// Something can be claimed, taken back or expired now.
     pub(crate) due: bool,
-    /// Channels that have something due, those whose turn it is first.
+    /// Channels that have something due, those whose turn it is first. Alone they may not be worth
+    /// a transaction.
     pub(crate) names: Vec<String>,
     /// Channels whose claims may have been abandoned.
     pub(crate) stale: Vec<String>,
@@ -99,6 +100,7 @@ impl Drainer {
             at,
             settings,
             out,
+            once: self.once,
             wanted: claimable(settings, out, self.batch),
             memory,
             notices,
@@ -122,7 +124,11 @@ impl Drainer {
                 }
             })?;
         let mut look = visit.look;
-        look.due |= !look.names.is_empty() || !look.stale.is_empty() || !look.nameless.is_empty();
+        if !look.due {
+            // Else their own answers would keep such a drain going.
+            look.names.clear();
+        }
+        look.due |= !look.stale.is_empty() || !look.nameless.is_empty();
         if around {
             look.whole = Some(survey.end());
         }

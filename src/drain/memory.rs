@@ -110,6 +110,8 @@ pub(crate) struct Memory {
     pub(crate) notices: Vec<Event>,
     pace: HashMap<String, usize>,
     buckets: HashMap<String, Bucket>,
+    /// Channels whose last answer to this process was trouble.
+    pub(crate) troubled: HashSet<String>,
     pub(crate) suspects: HashMap<i64, Suspect>,
     pub(crate) pulls: Vec<Pull>,
     /// Channels without a route that were told of.
@@ -137,6 +139,8 @@ pub(crate) struct Changes {
     pub(crate) changed: Vec<(String, Channel)>,
     pub(crate) delivered: HashMap<String, usize>,
     pub(crate) opened: Vec<String>,
+    /// Channels whose receiver was in trouble when a message came back.
+    pub(crate) troubled: Vec<String>,
     pub(crate) suspects: Option<HashMap<i64, Suspect>>,
     /// Where the first pull goes on; the inner `None` when it is done.
     pub(crate) pulled: Option<Option<PullCursor>>,
@@ -313,7 +317,9 @@ impl Memory {
             self.channels.insert(name, channel);
         }
         self.channels.extend(changes.changed);
+        self.troubled.extend(changes.troubled);
         for (channel, delivered) in changes.delivered {
+            self.troubled.remove(&channel);
             let pace = self.pace.entry(channel).or_insert(PACE_FULL);
             *pace = pace.saturating_add(delivered).min(PACE_FULL);
         }

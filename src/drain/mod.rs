@@ -114,6 +114,8 @@ pub(crate) struct Drainer {
     /// What a look found worth telling.
     notices: Vec<Event>,
     retention: Retention,
+    /// See [`Drainer::try_once`].
+    once: bool,
     stopping: bool,
 }
 
@@ -177,6 +179,7 @@ impl Drainer {
             broken_lanes: Vec::new(),
             notices: Vec::new(),
             retention: Retention::default(),
+            once: false,
             stopping: false,
         })
     }
@@ -202,6 +205,12 @@ impl Drainer {
     /// Sends nothing more of what is claimed in this channel, but for what is on the wire.
     pub(crate) fn recall(&self, channel: &str) {
         self.memory.flight.recall(channel);
+    }
+
+    /// A receiver that was in trouble is tried again only as long as there is something else to do.
+    /// With thousands of channels the first may be tried again before the last was.
+    pub(crate) fn try_once(&mut self) {
+        self.once = true;
     }
 
     /// Claims nothing more.

@@ -8,6 +8,7 @@ use crate::dispatch::{Delivery, Failure, Outcome, Receipt};
 use crate::drain::flight::{Report, Told};
 use crate::drain::transact::{Channels, Effects, Transact, Trouble};
 use crate::observer::Event;
+use crate::stats::ChannelState;
 use crate::store::pool;
 use crate::store::settle::{self, Claim, Recorded, Sent};
 use crate::verdict::{Facts, Verdict, judge};
@@ -93,6 +94,9 @@ impl Transact<'_> {
             self.at.wall,
             dice,
         );
+        if !arrived && state.state != ChannelState::Ok {
+            effects.changes.troubled.push(name.clone());
+        }
         // Deliveries are recorded together at the end, unless someone looks at each.
         let verdict = match verdict {
             Verdict::Sent(receipt) if self.together() => {

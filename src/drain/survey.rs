@@ -123,6 +123,8 @@ pub(crate) struct Visit<'a> {
     pub(crate) settings: &'a Settings,
     /// Messages under way when what came back is settled.
     pub(crate) out: usize,
+    /// A channel in trouble is waited for no more once it was tried.
+    pub(crate) once: bool,
     /// Channels that a transaction can serve. To name more would pass them over.
     pub(crate) wanted: usize,
     pub(crate) memory: &'a mut Memory,
@@ -153,6 +155,8 @@ impl Visit<'_> {
             self.seen.foreign |= !matches!(admission, Admission::Closed(_));
         }
         if self.is_due(name, admission, standing.due) {
+            let probe = matches!(admission, Admission::Probe(_));
+            self.look.due |= !(probe && self.once && self.memory.troubled.contains(name));
             self.look.names.push(name.to_owned());
         }
         self.look.names.len() < self.wanted.max(1)

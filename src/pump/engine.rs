@@ -82,6 +82,9 @@ impl Engine<'_> {
         spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>,
         seen: &mut dyn FnMut(&Cycle, usize) -> bool,
     ) -> Result<()> {
+        if self.until_idle {
+            self.drainer.try_once();
+        }
         let capacity = self.settings.capacity();
         // Each side holds all there can be in flight, so neither can block the other for long.
         let (report_sender, reports) = bounded(capacity + 1024);

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::testing::{Inline, ManualClock};
-use sqlite_outbox::{Cancel, Delivery, Ended, Event, Message, Outbox, Outcome, Settings};
+use sqlite_outbox::{Cancel, Delivery, Ended, Event, Message, Options, Outbox, Outcome, Settings};
 
 use crate::costs::{count, note_statements, ran};
-use crate::fixture::{Till, put};
+use crate::fixture::{Till, nap, put};
 
 const CHANNELS: usize = 2_000;
 const NOW: i64 = 1_800_000_000_000;
@@ -17,13 +17,18 @@ const NOW: i64 = 1_800_000_000_000;
 /// Messages are put in, one in each of many channels, an hour ago, and everything that runs is
 /// counted. The clock stands still.
 fn many(message: impl Fn(Message) -> Message) -> (Till, Outbox) {
+    fill(
+        Outbox::options().clock(ManualClock::at(NOW).shared()),
+        message,
+    )
+}
+
+fn fill(options: Options, message: impl Fn(Message) -> Message) -> (Till, Outbox) {
     let till = Till::new();
-    let options = Outbox::options()
-        .clock(ManualClock::at(NOW).shared())
-        .on_connect(|conn: &Connection| {
-            note_statements(conn);
-            Ok(())
-        });
+    let options = options.on_connect(|conn: &Connection| {
+        note_statements(conn);
+        Ok(())
+    });
     let outbox = options.open(&till.path).unwrap();
     let messages: Vec<_> = (0..CHANNELS)
         .map(|it| message(Message::text(format!("channel {it:05}"), "x")))
@@ -243,4 +248,21 @@ fn each_of_many_channels_is_served_in_its_turn() {
         let late = place as i64 - id;
         assert!(late < 300, "channel {id} has waited for {place} others");
     }
+}
+
+/// Before the last of them was tried, the probe of the first was due again, and so on.
+#[test]
+fn a_drain_does_not_wait_for_a_receiver_that_is_down_in_any_of_many_channels() {
+    let (_till, outbox) = fill(Outbox::options(), |it| it);
+    let tries = AtomicUsize::new(0);
+    // So slow that the first probes are due again long before the last channel was tried.
+    let slow = |_: &Delivery| {
+        nap(30);
+        tries.fetch_add(1, Ordering::Relaxed);
+        Ok(Outcome::unreachable("no network"))
+    };
+    let report = outbox.drain(&slow).unwrap();
+    assert_eq!(report.ended, Ended::Idle);
+    let tries = tries.into_inner();
+    assert!((CHANNELS..=2 * CHANNELS).contains(&tries), "{tries} tries");
 }
