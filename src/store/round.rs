@@ -8,10 +8,11 @@ use std::collections::VecDeque;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use crate::clock::FIRST_HONEST;
 use crate::error::Result;
 use crate::store::operate;
 use crate::store::read::{Name, number};
-use crate::store::retention::{BEGINNING, DELETE, NEXT, ROWS, SETTLED, Shelf, each, settled};
+use crate::store::retention::{DELETE, NEXT, ROWS, SETTLED, Shelf, each, settled};
 use crate::store::rows;
 
 const HOUR: i64 = 3600 * 1000;
@@ -28,7 +29,7 @@ const NOTED: &str = "retention_noted_at";
 /// In `outbox_meta`: what was sent until then has no payload any more.
 const EMPTIED: &str = "payloads_emptied_until";
 
-/// Settled at no moment, or at one that cannot be (before 2020 the clock had not been set): it
+/// Settled at no moment, or at one that cannot be (before [`FIRST_HONEST`] no clock was right): it
 /// counts from when it was noticed. Index `outbox_settled`.
 pub(crate) const ODD: [&str; 3] = [
     settled!("id", "settled_at IS NULL AND ?3 > 0 LIMIT ?4"),
@@ -95,6 +96,10 @@ const FORGET_OLD: &str = "DELETE FROM outbox_audit WHERE id = ?1 AND at <= ?2";
 const FIRST_DEEDS: &str = "SELECT id FROM outbox_audit WHERE id <= ?1 ORDER BY id LIMIT ?2";
 
 const FORGET_FIRST: &str = "DELETE FROM outbox_audit WHERE id = ?1 AND id <= ?2";
+
+/// Behind all moments that cannot be. A round goes no further back: it may have been planned before
+/// somebody settled a message by a clock that was wrong again, and that one is to be stamped first.
+const HONEST: (i64, i64) = (FIRST_HONEST - 1, i64::MAX);
 
 /// Former payloads in one transaction: they may be as large as any.
 const PAYLOADS: usize = 4;
@@ -242,17 +247,17 @@ impl Round {
         let Some(job) = self.jobs.front() else {
             return self.finish(conn);
         };
-        let from = self.from.unwrap_or(BEGINNING);
         let mut last = None;
         let (sql, bound, ids) = match job {
             Job::Stamp(shelf) => (STAMP, self.now, odd(conn, shelf, self.now, ROWS)?),
             Job::Empty(shelf, after, until) => {
-                let from = self.from.unwrap_or((*after, i64::MAX));
+                let from = self.from.unwrap_or((*after, i64::MAX).max(HONEST));
                 let batch = shelf.next(conn, NEXT, from, *until, true)?;
                 last = batch.last;
                 (EMPTY, *until, batch.ids)
             }
             Job::Remove(shelf, until) => {
+                let from = self.from.unwrap_or(HONEST);
                 let batch = shelf.next(conn, NEXT, from, *until, false)?;
                 last = batch.last;
                 (DELETE, *until, batch.ids)
@@ -323,7 +328,9 @@ struct Stock {
 fn shelves(conn: &Connection, now: i64, marks: Marks) -> Result<Vec<Stock>> {
     let mut statement = conn.prepare_cached(SHELVES)?;
     let tomorrow = now.saturating_add(DAY);
-    let mut rows = statement.query((tomorrow, marks.emptied, marks.removed))?;
+    let (honest, _) = HONEST;
+    let seen = (marks.emptied.max(honest), marks.removed.max(honest));
+    let mut rows = statement.query((tomorrow, seen.0, seen.1))?;
     let mut shelves = Vec::new();
     while let Some(row) = rows.next()? {
         let status: String = row.get("status")?;

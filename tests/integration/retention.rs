@@ -131,6 +131,33 @@ fn what_was_settled_by_hand_counts_from_when_it_is_noticed() {
     assert!(desk.states().is_empty());
 }
 
+/// Found by the simulation. A round was planned while a message bore a moment of 1970. Before it came
+/// to remove anything, another process settled messages by a clock that stood there again; they went
+/// as if they were 400 days old, and with them the memory of their keys.
+#[test]
+fn what_is_settled_by_a_wrong_clock_during_a_round_is_not_removed_by_it() {
+    let desk = Desk::new();
+    let early = desk.put(Message::text("sales", "x"));
+    let late = desk.put(Message::text("sales", "x"));
+    desk.sql("UPDATE outbox SET status = 'cancelled', settled_at = 1800000000000");
+    let in_1970 = |id| {
+        desk.sql(&format!(
+            "UPDATE outbox SET settled_at = 1000 WHERE id = {id}"
+        ))
+    };
+    in_1970(early);
+    let mut drain = desk.drain_with(settings(1, 10));
+    while desk.get(early).settled_at == Some(1000) {
+        drain.step(&up).unwrap();
+        desk.clock.advance(Duration::from_secs(30));
+    }
+    // It looks for more of that kind, and finds none.
+    drain.step(&up).unwrap();
+    in_1970(late);
+    desk.doze(&mut drain, DAY, &up);
+    assert!(desk.get(late).settled_at.unwrap() >= START);
+}
+
 #[test]
 fn none_keeps_everything_for_ever() {
     let desk = Desk::new();
