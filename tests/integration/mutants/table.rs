@@ -228,6 +228,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
     },
     Mutant {
+        name: "the state of a channel is not read again under the lock",
+        changes: &[change(
+            TRANSACT,
+            "let before = match self.stale {",
+            "let before = match false {",
+        )],
+    },
+    Mutant {
         name: "a pause is ignored",
         changes: &[change(
             CIRCUIT,
