@@ -17,6 +17,7 @@ mod paths;
 mod run;
 mod settings;
 mod sink;
+mod slips;
 mod store;
 mod text;
 mod told;

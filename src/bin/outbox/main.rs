@@ -5,6 +5,7 @@
 mod args;
 mod commands;
 mod logger;
+mod nearest;
 mod output;
 // The library's own, which is no part of its interface.
 #[path = "../../store/partial.rs"]

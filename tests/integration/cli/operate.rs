@@ -215,7 +215,7 @@ fn a_paused_channel_sends_nothing_until_it_is_resumed() {
     );
     assert_eq!(desk.run(drain).json()["sent"], 1);
     assert_eq!(record(&desk).len(), 2);
-    let refused = "no message was ever in a channel \"slaes\"; there are other, sales";
+    let refused = "no message was ever in a channel \"slaes\"; there are sales, other";
     for command in ["pause", "resume"] {
         desk.run([command, "till.db", "slaes"]).failed(1, refused);
     }

@@ -231,3 +231,43 @@ fn a_look_at_it_is_no_message() {
     let documents: Vec<_> = (0..3).map(|_| got(&mut sink)["document"].clone()).collect();
     assert_eq!(documents, [Value::Null, Value::Null, json!(1)]);
 }
+
+#[test]
+fn a_body_in_chunks_is_taken_and_a_broken_one_is_refused_aloud() {
+    use std::io::{Read, Write};
+    let desk = Desk::new();
+    let (mut sink, url) = sink(&desk, &[]);
+    let place = url.strip_prefix("http://").unwrap().trim_end_matches('/');
+    let ask = |head: &str, body: &str| {
+        let mut stream = std::net::TcpStream::connect(place).unwrap();
+        let text =
+            format!("POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{head}\r\n\r\n{body}");
+        stream.write_all(text.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let chunked = "Transfer-Encoding: chunked";
+    let answer = ask(
+        chunked,
+        "3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nTrailer: 1\r\n\r\n",
+    );
+    assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+    assert_eq!(got(&mut sink)["body"], "abcde");
+    for (head, body, status) in [
+        (chunked, "3\r\nab", "400"),
+        (chunked, "zz\r\n", "400"),
+        (chunked, "ffffffffffffffff\r\n", "413"),
+        ("Transfer-Encoding: gzip, chunked", "", "501"),
+        ("Content-Length: many", "", "400"),
+        ("Content-Length: 99999999999", "", "413"),
+    ] {
+        let answer = ask(head, body);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{head}: {answer}"
+        );
+        sink.err(&format!("a request was refused: {status}"));
+    }
+}

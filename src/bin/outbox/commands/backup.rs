@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
-use crate::args::{Database, Exit, Format};
+use crate::args::{Database, Exit, Format, Usage};
 use crate::output::{Out, bytes};
 use crate::signals::Signals;
 
@@ -35,6 +35,11 @@ struct Copied<'a> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    if arguments.to.as_os_str() == "-" {
+        let text = "a copy is made in a file, not on standard output: name the file, or ./- for one of \
+                    that name";
+        return Err(Usage(text.into()).into());
+    }
     let outbox = arguments.database.open()?;
     let signals = Signals::listen()?;
     let copy = outbox

@@ -7,7 +7,7 @@ use serde::Serialize;
 use sqlite_outbox::{Dispatcher, FileInfo, Finding, Outbox, Severity};
 
 use super::crowd;
-use super::curl::{quoted, quoted_path};
+use super::shell::{last, quoted, quoted_path};
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, age, bytes, count, now, printable, unless_closed};
 use crate::settings::{self, Faults, Loaded};
@@ -102,12 +102,12 @@ impl<'a> File<'a> {
 /// The command that helps, ready to be pasted.
 fn command(finding: &Finding, db: &Path) -> Option<String> {
     let (name, rest) = finding.command.split_first()?;
-    let mut text = format!("outbox {name} {}", quoted_path(db));
-    for word in rest {
-        text.push(' ');
-        text.push_str(&quoted(word));
+    let mut words = vec![format!("outbox {name} {}", quoted_path(db))];
+    match rest {
+        [one] => words.push(last(one)),
+        several => words.extend(several.iter().map(|it| quoted(it))),
     }
-    Some(text)
+    Some(words.join(" "))
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {

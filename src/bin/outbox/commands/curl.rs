@@ -1,7 +1,7 @@
 //! `outbox curl`: the request of a message as a command that anyone can run.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use base64::Engine;
@@ -10,6 +10,7 @@ use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{Delivery, Entry, Preview, is_printable};
 
+use super::shell::{literal, quoted, quoted_path};
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, note};
 use crate::settings;
@@ -129,7 +130,11 @@ fn command(preview: &Preview, payload: &[u8], include: bool) -> String {
             // An expression of ours, to be filled in by the shell.
             true => format!("--header \"{name}: {value}\""),
             false if value.is_empty() => format!("--header {}", quoted(&format!("{name};"))),
-            false => format!("--header {}", quoted(&format!("{name}: {value}"))),
+            // There a tab means a space.
+            false => {
+                let header = format!("{name}: {value}").replace('\t', " ");
+                format!("--header {}", quoted(&header))
+            }
         });
     }
     // What curl would add of its own.
@@ -167,7 +172,7 @@ fn body(payload: &[u8]) -> (String, String) {
     let text = text.filter(|it| it.len() <= ARGUMENT);
     let shown = |it: char| it == '\n' || is_printable(it);
     match text.filter(|it| it.chars().all(shown)) {
-        Some(text) => (String::new(), format!("--data-raw {}", quoted(text))),
+        Some(text) => (String::new(), format!("--data-raw {}", literal(text))),
         None => {
             let code = BASE64_STANDARD.encode(payload);
             let before = format!("printf %s '{code}' | base64 -d | ");
@@ -176,72 +181,9 @@ fn body(payload: &[u8]) -> (String, String) {
     }
 }
 
-/// One word of a POSIX shell, whatever is in it.
-pub(super) fn quoted(text: &str) -> String {
-    // Only a header's value can have one, and there it means a space.
-    let text = text.replace('\t', " ");
-    let plain = |it: char| it.is_ascii_alphanumeric() || "-_./:@%+,=".contains(it);
-    match !text.is_empty() && text.chars().all(plain) {
-        true => text,
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
-}
-
-/// A path as one word of a shell, which no program takes for an option.
-pub(super) fn quoted_path(path: &Path) -> String {
-    let plain = path.to_str().filter(|it| it.chars().all(is_printable));
-    match plain {
-        Some(text) if text.starts_with('-') => quoted(&format!("./{text}")),
-        Some(text) => quoted(text),
-        // Bytes that are no text, or none to be seen: the shells people use know this form.
-        None => {
-            let bytes = path.as_os_str().as_encoded_bytes().iter();
-            let word: String = bytes
-                .map(|it| match it {
-                    b'\'' | b'\\' => format!("\\{}", char::from(*it)),
-                    0x20..=0x7e => char::from(*it).to_string(),
-                    it => format!("\\x{it:02x}"),
-                })
-                .collect();
-            format!("$'{word}'")
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_word_stays_one_word() {
-        for (text, word) in [
-            ("https://erp.example/a-b", "https://erp.example/a-b"),
-            ("", "''"),
-            ("a b", "'a b'"),
-            ("it's $HOME `id`", r"'it'\''s $HOME `id`'"),
-        ] {
-            assert_eq!(quoted(text), word);
-        }
-    }
-
-    #[test]
-    fn a_path_is_one_word_and_no_option() {
-        for (path, word) in [
-            ("till.db", "till.db"),
-            ("-x.db", "./-x.db"),
-            ("--help", "./--help"),
-            ("a b.db", "'a b.db'"),
-            ("it's\n.db", r"$'it\'s\x0a.db'"),
-        ] {
-            assert_eq!(quoted_path(Path::new(path)), word);
-        }
-        #[cfg(unix)]
-        {
-            use std::os::unix::ffi::OsStrExt;
-            let path = Path::new(std::ffi::OsStr::from_bytes(b"a\xffb.db"));
-            assert_eq!(quoted_path(path), r"$'a\xffb.db'");
-        }
-    }
 
     #[test]
     fn what_a_terminal_cannot_show_is_base64() {

@@ -14,7 +14,7 @@ use sqlite_outbox::{
 };
 
 use super::crowd;
-use super::curl::quoted_path;
+use super::shell::quoted_path;
 use super::status;
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::logger::{self, Loudness, Role};
@@ -393,7 +393,17 @@ fn told(group: &WhyGroup, ended: &Ended) -> String {
             _ => "became due at its end; drain again".into(),
         },
         Reason::Invalid => "cannot be sent as stored".into(),
-        reason => reason.code().into(),
+        Reason::FarAhead => "scheduled too far ahead to be meant".into(),
+        Reason::NoOther => "failing, and its channel has no other to try".into(),
+        Reason::Offline => "the receiver cannot be reached or fails".into(),
+        Reason::Unauthorised => "the credentials are not accepted".into(),
+        Reason::NoCredentials => "the credentials cannot be had here".into(),
+        Reason::Rejecting => "the receiver rejects everything".into(),
+        Reason::Holding => "the receiver asked for a pause".into(),
+        Reason::Paused => "the channel is paused".into(),
+        Reason::Unrouted => "no section of the settings serves it".into(),
+        // What is settled is not left.
+        reason => reason.code().replace('_', " "),
     };
     format!("{} {words}", thousands(group.messages))
 }

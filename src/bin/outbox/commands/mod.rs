@@ -21,6 +21,7 @@ mod run;
 mod schema;
 #[cfg(test)]
 mod screens;
+mod shell;
 mod show;
 mod sink;
 mod status;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use sqlite_outbox::{ChannelState, ChannelStats, Counts, Dispatcher, FIRST_HONEST, Stats};
 
 use super::crowd;
-use super::curl::quoted_path;
+use super::shell::quoted_path;
 use crate::args::{Database, Exit, Format};
 use crate::output::{Column, Out, Table, Tone, age, ago, brief, count, exact, unless_closed};
 use crate::settings::{self, Loaded};

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::nearest::meant;
+
 /// One thing that is wrong, and where.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fault {
@@ -100,7 +102,7 @@ impl Source<'_> {
         let text = if message.starts_with("unknown field") {
             let unknown = quoted.next().unwrap_or_default();
             let known: Vec<_> = quoted.collect();
-            let near = nearest(unknown, &known);
+            let near = meant(unknown, &known);
             hint = near.map(|it| Hint::Meant(it.into()));
             match near {
                 Some(key) => format!("is no key; did you mean {key}?"),
@@ -154,16 +156,6 @@ fn descend(table: &DeTable<'_>, at: usize, path: &mut Vec<String>) {
         }
         path.truncate(before);
     }
-}
-
-/// The known key that was probably meant.
-fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
-    let near = known
-        .iter()
-        .map(|it| (strsim::damerau_levenshtein(unknown, it), *it))
-        .min();
-    near.filter(|(distance, _)| *distance <= 1 + unknown.chars().count() / 3)
-        .map(|(_, key)| key)
 }
 
 /// A value of another type, without the value.

@@ -15,8 +15,8 @@ use serde::Serialize;
 use serde_json::Value;
 use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Entry, Message, OnDuplicate, Outbox, Status};
 
-use super::curl::quoted_path;
 use super::operate::{name, operator};
+use super::shell::quoted_path;
 
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::output::{Out, ago, note, now};

@@ -1,6 +1,6 @@
 //! `outbox retry` and `outbox cancel`: some messages, or all of a kind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -9,6 +9,7 @@ use sqlite_outbox::{Entry, Operator, Outbox, Selection, Status};
 
 use super::{FIRST, entries, first, name, operator, remark};
 use crate::args::{self, Database, Exit, Format, Usage};
+use crate::nearest::there_are;
 use crate::output::{Out, count, note};
 
 /// Which messages, and why.
@@ -157,7 +158,49 @@ pub(crate) fn run(arguments: &Arguments, deed: Deed) -> anyhow::Result<Exit> {
     if let (0, Some(channel)) = (count, &arguments.channel) {
         remark(&outbox, channel)?;
     }
+    if let (0, Some(code)) = (count, &arguments.code) {
+        remark_on_code(arguments, deed, code, &outbox, &operator)?;
+    }
     Ok(Exit::Done)
+}
+
+/// Tells of a code that none of these messages has: it may be mistyped.
+fn remark_on_code(
+    arguments: &Arguments,
+    deed: Deed,
+    code: &str,
+    outbox: &Outbox,
+    operator: &Operator<'_>,
+) -> anyhow::Result<()> {
+    /// Messages that are looked at: there are few codes, and they repeat.
+    const LOOKED_AT: usize = 10_000;
+    let mut known = BTreeSet::new();
+    for status in deed.all(&arguments.status) {
+        let ids = operator.selected(&arguments.of(status))?;
+        for id in ids.into_iter().rev().take(LOOKED_AT) {
+            known.extend(outbox.attempts(id)?.pop().map(|it| it.outcome));
+        }
+    }
+    let codes = known.iter().map(String::as_str);
+    match known.is_empty() {
+        true => note("none of these messages has a failed attempt, so none has a code"),
+        false => note(&format!(
+            "none of these messages has the code {code:?}; {}",
+            there_are(code, codes)
+        )),
+    }
+    Ok(())
+}
+
+impl Arguments {
+    /// Those with a status, whatever their code.
+    fn of(&self, status: Status) -> Selection {
+        let selection = Selection::new().status(status);
+        match &self.channel {
+            Some(channel) => selection.channel(channel),
+            None => selection,
+        }
+    }
 }
 
 /// Does it to all that are chosen; answers how many they are and, of a dry run, the first.
@@ -168,10 +211,7 @@ fn all(
 ) -> anyhow::Result<(u64, Vec<i64>)> {
     let (mut total, mut first) = (0, Vec::new());
     for status in deed.all(&arguments.status) {
-        let mut selection = Selection::new().status(status);
-        if let Some(channel) = &arguments.channel {
-            selection = selection.channel(channel);
-        }
+        let mut selection = arguments.of(status);
         if let Some(code) = &arguments.code {
             selection = selection.reason_code(code);
         }

@@ -7,6 +7,7 @@ use sqlite_outbox::ChannelStats;
 
 use super::{operator, who};
 use crate::args::{Database, Exit, Format};
+use crate::nearest::there_are;
 use crate::output::Out;
 
 /// Which channel, and why.
@@ -88,11 +89,7 @@ pub(in crate::commands) fn unknown(name: &str, known: &[ChannelStats]) -> Option
     if known.iter().any(|it| it.channel == name) {
         return None;
     }
-    let names: Vec<_> = known.iter().map(|it| it.channel.as_str()).collect();
-    let names = match names.is_empty() {
-        true => "there is none yet".into(),
-        false => format!("there are {}", names.join(", ")),
-    };
+    let names = there_are(name, known.iter().map(|it| it.channel.as_str()));
     Some(format!(
         "no message was ever in a channel {name:?}; {names}"
     ))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::{FIRST, entries, first, operator};
+use super::{FIRST, entries, first, operator, remark};
 use crate::args::{self, Database, Exit, Format};
 use crate::output::{Out, count};
 
@@ -80,5 +80,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         first(&shown, removed, &mut out)?;
     }
     out.flush()?;
+    if let (0, Some(channel)) = (removed, channel) {
+        remark(&outbox, channel)?;
+    }
     Ok(Exit::Done)
 }

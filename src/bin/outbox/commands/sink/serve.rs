@@ -1,4 +1,4 @@
-//! The server of a sink: HTTP/1.1 with lengths, a thread for each connection.
+//! The server of a sink: HTTP/1.1 with lengths or chunks, a thread for each connection.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::ledger::Ledger;
 use super::{Got, Mood};
+use crate::output::note;
 use crate::threads;
 
 const MAX_HEAD: u64 = 64 * 1024;
@@ -262,24 +263,77 @@ fn head(stream: &mut impl BufRead) -> io::Result<Option<Head>> {
     Ok(None)
 }
 
+/// The payload of a request; `None` when it was refused, or broke off.
 fn body(head: &Head, stream: &mut BufReader<TcpStream>) -> io::Result<Option<Vec<u8>>> {
-    let length = match head.header("content-length") {
-        Some(length) => length.parse().ok(),
-        None if head.header("transfer-encoding").is_some() => None,
-        None => Some(0),
+    let length = head.header("content-length").map(str::parse);
+    let refusal = match (head.header("transfer-encoding"), &length) {
+        (Some(it), _) if it.eq_ignore_ascii_case("chunked") => None,
+        (Some(_), _) => Some("501 Not Implemented"),
+        (None, Some(Ok(length))) if *length > MAX_BODY => Some(TOO_LARGE),
+        (None, Some(Err(_))) => Some("400 Bad Request"),
+        (None, Some(Ok(_)) | None) => None,
     };
-    let Some(length) = length.filter(|it| *it <= MAX_BODY) else {
-        let text =
-            "HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-        stream.get_mut().write_all(text.as_bytes())?;
-        return Ok(None);
-    };
+    if let Some(status) = refusal {
+        return refuse(status, stream);
+    }
     if head.header("expect").is_some() {
         stream
             .get_mut()
             .write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
     }
+    if head.header("transfer-encoding").is_some() {
+        return match chunks(stream)? {
+            Chunks::Whole(body) => Ok(Some(body)),
+            Chunks::Broken => refuse("400 Bad Request", stream),
+            Chunks::TooLarge => refuse(TOO_LARGE, stream),
+        };
+    }
+    let length = length.and_then(Result::ok).unwrap_or(0);
     let mut body = Vec::new();
     stream.take(length).read_to_end(&mut body)?;
     Ok((body.len() as u64 == length).then_some(body))
+}
+
+const TOO_LARGE: &str = "413 Content Too Large";
+
+/// Answers a request that is not read, and tells whoever wonders where it is.
+fn refuse(status: &str, stream: &mut BufReader<TcpStream>) -> io::Result<Option<Vec<u8>>> {
+    note(&format!("a request was refused: {status}"));
+    let text = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    stream.get_mut().write_all(text.as_bytes())?;
+    Ok(None)
+}
+
+/// What came in chunks.
+enum Chunks {
+    Whole(Vec<u8>),
+    Broken,
+    TooLarge,
+}
+
+fn chunks(stream: &mut impl BufRead) -> io::Result<Chunks> {
+    let mut body = Vec::new();
+    loop {
+        let mut left = MAX_HEAD;
+        let size = line(stream, &mut left)?.unwrap_or_default();
+        // Behind a semicolon come extensions, which mean nothing here.
+        let size = size.split(';').next().unwrap_or_default().trim();
+        let Ok(size) = u64::from_str_radix(size, 16) else {
+            return Ok(Chunks::Broken);
+        };
+        if size == 0 {
+            // Trailers, and the empty line after them.
+            while line(stream, &mut left)?.is_some_and(|it| !it.is_empty()) {}
+            return Ok(Chunks::Whole(body));
+        }
+        if size.saturating_add(body.len() as u64) > MAX_BODY {
+            return Ok(Chunks::TooLarge);
+        }
+        let before = body.len() as u64;
+        stream.take(size).read_to_end(&mut body)?;
+        let whole = body.len() as u64 == before + size;
+        if !whole || line(stream, &mut left)?.is_none_or(|it| !it.is_empty()) {
+            return Ok(Chunks::Broken);
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sqlite_outbox::{Conflict, Fault, Outbox, Reason, Status, Why};
 
-use super::{quoted, quoted_path};
+use super::shell::{last, option, quoted_path};
 
 /// The file, and the settings if they were given.
 pub(super) struct Place<'a> {
@@ -34,11 +34,14 @@ impl<'a> Place<'a> {
             return self.next(head);
         }
         let message = format!("id:{}", why.id);
-        let channel = quoted(&why.channel);
+        let channel = last(&why.channel);
         match why.reason {
             Reason::Dead if why.fault == Fault::Receiver => vec![
                 self.command("resume", &channel),
-                self.command("retry", &format!("--all --channel {channel}")),
+                self.command(
+                    "retry",
+                    &format!("--all {}", option("--channel", &why.channel)),
+                ),
             ],
             Reason::Dead if why.code.as_deref() == Some("invalid") => {
                 vec![self.edit(why.id, why.detail.as_deref())]
@@ -101,12 +104,12 @@ impl<'a> Place<'a> {
     }
 
     pub(super) fn retry_group(&self, channel: &str, code: &str) -> String {
-        let (channel, code) = (quoted(channel), quoted(code));
-        self.command("retry", &format!("--all --channel {channel} --code {code}"))
+        let (channel, code) = (option("--channel", channel), option("--code", code));
+        self.command("retry", &format!("--all {channel} {code}"))
     }
 
     pub(super) fn resume(&self, channel: &str) -> String {
-        self.command("resume", &quoted(channel))
+        self.command("resume", &last(channel))
     }
 
     /// Where a conflict is settled: of the whole file, or of one message.

@@ -11,7 +11,7 @@ use sqlite_outbox::{DeadReason, Fault, Outbox, Reason, Status, Why, WhyGroup};
 use advice::Place;
 
 use super::crowd;
-use super::curl::{quoted, quoted_path};
+use super::shell;
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, brief, count, printable};
 use crate::settings;
