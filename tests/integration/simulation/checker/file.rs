@@ -183,6 +183,17 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
+    /// Whether a call of the holder has run on for too long. Also one whose answer has come and is not
+    /// recorded yet: its lease was over before.
+    pub(super) fn runs_on(&self, holder: usize, row: &Row) -> bool {
+        let came = self.lives[holder].told.iter().map(|(request, _)| *request);
+        self.open.keys().copied().chain(came).any(|request| {
+            let limit = i64::try_from(LIMIT.as_millis()).unwrap();
+            let spent = self.history[self.at].at.mono - self.history[request].at.mono;
+            self.is_of_run(request, holder, row) && spent >= limit
+        })
+    }
+
     /// Only from who is gone, hangs, or lets a call run on for too long.
     fn taken_back(&mut self, old: &Message, who: Who, what: impl Fn() -> String) -> Checked {
         let (Who::Life(taker), Some(holder)) = (who, old.holder) else {
@@ -194,14 +205,8 @@ impl<'a> Checker<'a> {
         let due = old.row.due;
         let stale = due <= wall || due > wall + HORIZON;
         self.demand(stale, P3, || format!("a living lease is taken: {}", what()))?;
-        // Also one whose answer has come and is not recorded yet: its lease was over before.
         let from = &self.lives[holder];
-        let came = from.told.iter().map(|(request, _)| *request);
-        let overdue = self.open.keys().copied().chain(came).any(|request| {
-            let limit = i64::try_from(LIMIT.as_millis()).unwrap();
-            let begun = self.history[request].at.mono;
-            self.is_of_run(request, holder, &old.row) && now.mono - begun >= limit
-        });
+        let overdue = self.runs_on(holder, &old.row);
         let gone = from.ended || now.mono - from.turned >= SEEN_TWICE;
         self.demand(gone || overdue, P3, || {
             format!("its holder {holder} lives: {}", what())

@@ -210,7 +210,10 @@ impl<'a> Checker<'a> {
     fn claimed_by(&self, life: usize) -> usize {
         let now = self.history[self.at].at.now();
         let lease = |id: &i64| self.messages[id].row.due;
-        let alive = |id: &&i64| (now + 1..=now + file::HORIZON).contains(&lease(id));
+        let alive = |id: &&i64| {
+            (now + 1..=now + file::HORIZON).contains(&lease(id))
+                && !self.runs_on(life, &self.messages[*id].row)
+        };
         let held = self.held.get(&life);
         held.map_or(0, |ids| ids.iter().filter(alive).count())
     }
