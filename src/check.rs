@@ -9,6 +9,7 @@ use crate::condition::{Finding, Severity};
 use crate::dispatch::{self, Failure};
 use crate::error::{Error, Result};
 use crate::outbox::Outbox;
+use crate::printable::printable_name;
 use crate::schema;
 use crate::settings::MAX_LEASE;
 use crate::stats::{Age, ChannelState, ChannelStats, Lasting, Stats, far_ahead};
@@ -294,13 +295,14 @@ fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
     let mut found = Vec::new();
     for name in read::channels(conn)? {
         let shown = name.show();
+        let told = printable_name(&shown);
         let Some(channel) = known.get(&*shown) else {
             continue;
         };
         found.extend(state(channel, now));
         let dead = channel.counts.dead;
         if dead > 0 {
-            let text = format!("{shown}: dead letters wait for a person: {dead}");
+            let text = format!("{told}: dead letters wait for a person: {dead}");
             let remedy = "look at them, mend the cause, then retry or cancel them";
             // Nobody can type a name that is no text.
             let list = ["list", "--status", "dead", "--channel", &shown];
@@ -318,15 +320,14 @@ fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
         }
         if let Some(skew) = channel.clock_skew {
             let by = Age(skew.saturating_abs());
-            let text = format!("{shown}: the receiver's clock and this machine's differ by {by}");
+            let text = format!("{told}: the receiver's clock and this machine's differ by {by}");
             let remedy = "set this machine's clock by the network, or tell the receiver";
             found.push(Finding::new(Warning, "clock_skew", text, remedy).channel(&shown));
         }
         if (channel.state == ChannelState::Ok || unprobed(channel, now))
             && check::unattended(conn, &name, now.saturating_sub(HOUR), now)?
         {
-            let text =
-                format!("{shown}: messages have been due for an hour, and nobody sends them");
+            let text = format!("{told}: messages have been due for an hour, and nobody sends them");
             let remedy = "no program drains this channel: start the application's pump, or \
                           `outbox run`, with a route for it";
             found.push(Finding::new(Warning, "unattended", text, remedy).channel(&shown));
@@ -383,7 +384,9 @@ fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
                 "the answer does not hold the `reply` rule of its route; nothing is lost",
             ),
             // Probing alone mends none of these.
-            "redirected" | "tls" | "portal" => (Warning, "offline", "nothing is lost"),
+            "redirected" | "tls" | "portal" | "http_404" | "http_405" | "http_410" => {
+                (Warning, "offline", "nothing is lost")
+            }
             _ => (
                 Note,
                 "offline",
@@ -403,7 +406,7 @@ fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
         _ => remedy.into(),
     };
     let helps = severity > Note || channel.state == ChannelState::Paused;
-    let mut text = format!("{}: {}", channel.channel, channel.state);
+    let mut text = format!("{}: {}", printable_name(&channel.channel), channel.state);
     if let Some(since) = channel.since {
         text.push_str(&format!(" {}", Lasting { since, now }));
     }

@@ -140,7 +140,7 @@ pub use observer::{Event, Observer};
 pub use operator::Operator;
 pub use options::Options;
 pub use outbox::Outbox;
-pub use printable::{is_printable, printable};
+pub use printable::{is_printable, printable, printable_name};
 pub use pump::{Health, Pump, Tally};
 pub use retry::{Hold, Policy};
 pub use schema::{SCHEMA, SCHEMA_VERSION};

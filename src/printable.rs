@@ -80,6 +80,20 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
+/// A name as [`printable`], within quotes where it begins or ends with a blank: else nobody sees what
+/// tells it from another.
+///
+/// ```
+/// # use sqlite_outbox::printable_name;
+/// assert_eq!((&*printable_name("sales"), &*printable_name("sales ")), ("sales", "\"sales \""));
+/// ```
+pub fn printable_name(name: &str) -> Cow<'_, str> {
+    match name.trim() == name {
+        true => printable(name),
+        false => Cow::Owned(format!("\"{}\"", printable(name))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,6 +25,9 @@ pub(crate) fn remedy(code: &str) -> Option<&'static str> {
             "check the network, the address and the firewall"
         }
         "portal" => "log in to the network, or get this machine let through",
+        "http_404" | "http_405" | "http_410" => {
+            "look at the URL and the method in the settings: nothing of this kind is at that address"
+        }
         "redirected" => {
             "if the address that the answer names is the receiver's, put it into the route"
         }

@@ -11,6 +11,7 @@ use crate::entry::Status;
 use crate::error::{Error, Result};
 use crate::settings::MAX_LEASE;
 use crate::stats::{ChannelState, far_ahead, other_unit};
+use crate::store::settle;
 use crate::store::why::{self as evidence, Facts};
 use crate::why::{Fault, Reason, Why, WhyGroup};
 
@@ -107,6 +108,7 @@ impl<'a> Asked<'a> {
             channel_state: state.state,
             routed: self.dispatcher.map(|it| it.serves(&facts.channel)),
             noticed: None,
+            attempted: None,
             reason: Reason::Due,
             fault: Fault::Nobody,
             since: None,
@@ -120,6 +122,12 @@ impl<'a> Asked<'a> {
             Status::Sent => Some((Reason::Sent, Fault::Nobody)),
             Status::Dead if self.suspected(&facts, &state)? => {
                 Some((Reason::Dead, Fault::Receiver))
+            }
+            Status::Dead
+                if is_address(facts.code.as_deref()) && !self.others_arrived(&facts)? =>
+            {
+                why.cause.clone_from(&facts.code);
+                Some((Reason::Dead, Fault::Route))
             }
             Status::Dead => Some((Reason::Dead, Fault::Message)),
             Status::Expired => Some((Reason::Expired, Fault::Nobody)),
@@ -225,7 +233,7 @@ impl<'a> Asked<'a> {
             why.fault = blame(
                 facts.code.as_deref(),
                 facts.last_error.as_deref(),
-                facts.attempts > 0,
+                self.others_arrived(facts)?,
             );
             why.cause.clone_from(&facts.code);
             why.since = facts.last_attempt_at;
@@ -234,7 +242,24 @@ impl<'a> Asked<'a> {
             return Ok(());
         }
         let since = facts.created_at.max(facts.next_attempt_at);
-        self.due(why, since)
+        self.due(why, facts, state, since)
+    }
+
+    /// Whether others of its channel were delivered after the message had first failed: then what
+    /// failed is its own. A second charge was paid by one of them.
+    fn others_arrived(&self, facts: &Facts) -> Result<bool> {
+        if facts.attempts > 1 {
+            return Ok(true);
+        }
+        let charged = match facts.attempts {
+            0 => None,
+            _ => settle::first_charge(self.conn, facts.id, FIRST_HONEST)?,
+        };
+        let Some(failed) = charged.or(facts.last_attempt_at).or(facts.settled_at) else {
+            return Ok(false);
+        };
+        let sent = evidence::last_sent(self.conn, &facts.channel, self.now)?;
+        Ok(sent.is_some_and(|at| at > failed))
     }
 
     /// Whether a dead letter is one of those that a receiver which rejects everything has made: it
@@ -259,7 +284,7 @@ impl<'a> Asked<'a> {
             let due = state.until.unwrap_or(self.now).min(self.now);
             let overdue = self.now.saturating_sub(due) > OVERDUE;
             if overdue && self.silent_since(due)? {
-                self.due(why, due)?;
+                self.due(why, facts, state, due)?;
                 return Ok(true);
             }
         }
@@ -293,12 +318,20 @@ impl<'a> Asked<'a> {
         Ok(true)
     }
 
-    fn due(&self, why: &mut Why, since: i64) -> Result<()> {
+    fn due(&self, why: &mut Why, facts: &Facts, state: &Channel, since: i64) -> Result<()> {
         why.since = Some(since.min(self.now));
         let silent = self.now.saturating_sub(since) > SILENCE && self.silent_since(since)?;
         if silent {
             why.reason = Reason::NoDrain;
             why.fault = Fault::Route;
+            // What was heard last may be why nobody tries any more.
+            let own = facts.last_error.is_some();
+            why.attempted = facts.last_attempt_at.filter(|_| own);
+            why.detail = facts.last_error.clone().or_else(|| state.reason.clone());
+            why.cause = match own {
+                true => facts.code.clone(),
+                false => state.reason_code.clone(),
+            };
         }
         Ok(())
     }
@@ -324,11 +357,11 @@ fn stopped(why: &mut Why, facts: &Facts, state: &Channel) -> bool {
     true
 }
 
-/// Whose fault a failure is. If the message is charged for it, others of its channel were
-/// delivered, so an answer that asks for another request is about the message.
-fn blame(code: Option<&str>, text: Option<&str>, charged: bool) -> Fault {
+/// Whose fault a failure is. Where others of its channel were delivered since, an answer that asks
+/// for another request is about the message.
+fn blame(code: Option<&str>, text: Option<&str>, others: bool) -> Fault {
     match code {
-        None if charged => Fault::Message,
+        None if others => Fault::Message,
         None => Fault::Nobody,
         Some(
             "refused" | "dns" | "tls" | "timeout" | "proxy" | "unreachable" | "reset" | "portal"
@@ -336,16 +369,22 @@ fn blame(code: Option<&str>, text: Option<&str>, charged: bool) -> Fault {
         ) => Fault::Network,
         Some("reply_rule") if text.is_some_and(|it| it.split(": ").any(is_page)) => Fault::Network,
         // Other answers hold the rule.
-        Some("reply_rule") if charged => Fault::Receiver,
+        Some("reply_rule") if others => Fault::Receiver,
         Some("unauthorised" | "no_credentials" | "redirected" | "reply_rule" | "panic") => {
             Fault::Route
         }
         Some("lost" | "interrupted") => Fault::Nobody,
         // Too slow, too early, too many: as good as no answer.
         Some("http_408" | "http_425" | "http_429") => Fault::Receiver,
-        Some(code) if charged && code.starts_with("http_4") => Fault::Message,
+        Some(code) if others && code.starts_with("http_4") => Fault::Message,
+        Some(_) if is_address(code) => Fault::Route,
         Some(_) => Fault::Receiver,
     }
+}
+
+/// Whether an answer says that nothing of this kind is at the address.
+fn is_address(code: Option<&str>) -> bool {
+    matches!(code, Some("http_404" | "http_405" | "http_410"))
 }
 
 /// Whose fault it is that this moment has passed.

@@ -195,6 +195,9 @@ pub struct Why {
     pub since: Option<i64>,
     /// When its expiry was noticed, in milliseconds since 1970 UTC; `since` is when its time was over.
     pub noticed: Option<i64>,
+    /// When it was last tried, in milliseconds since 1970 UTC, where no drain seems to run since and
+    /// `detail` is what that came to.
+    pub attempted: Option<i64>,
     /// Until when: the moment, the next attempt, probe or lease end; `None` when a person has to
     /// do something, or it is due.
     pub until: Option<i64>,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::dispatch::{Failure, remedy};
 use crate::entry::Status;
-use crate::printable::printable;
+use crate::printable::{printable, printable_name};
 use crate::stats::{Age, ChannelState, Lasting, Utc, other_unit};
 use crate::why::{Fault, Reason, Why};
 
@@ -23,8 +23,8 @@ impl fmt::Display for Why {
             f,
             "Message {} of {} (key {}) ",
             self.id,
-            printable(&self.channel),
-            printable(&self.dedupe_key)
+            printable_name(&self.channel),
+            printable_name(&self.dedupe_key)
         )?;
         match self.reason {
             Reason::Sent => write!(f, "was sent")?,
@@ -91,6 +91,17 @@ impl fmt::Display for Why {
                     write!(f, ", but {page}")?;
                 }
             }
+            (Reason::NoDrain, Some(at), Some(error)) => {
+                write!(f, ", {}", lasting(at))?;
+                if lasting(at).is_known() {
+                    f.write_str(" now")?;
+                }
+                match self.attempted {
+                    Some(at) => write!(f, "; its last attempt, {}, failed", ago(at))?,
+                    None => write!(f, "; its channel is {}", self.channel_state)?,
+                }
+                write!(f, ": {}", printable(Failure::brief(error)))?;
+            }
             (Reason::Paused, Some(at), Some(by)) => write!(f, " {} by {}", ago(at), printable(by))?,
             (_, Some(at), detail) => {
                 write!(f, ", {}", lasting(at))?;
@@ -133,6 +144,10 @@ impl fmt::Display for Why {
             Fault::Message => "The fault lies with the message itself. ",
             Fault::Receiver if self.reason == Reason::NoOther => {
                 "The fault may be the receiver's or the message's own. "
+            }
+            Fault::Receiver if self.is_undecided() => {
+                "The fault may be the receiver's or the message's own: nothing of its channel was \
+                 delivered since. "
             }
             Fault::Receiver if self.reason == Reason::Dead => {
                 "The receiver rejects everything lately, so the fault is probably the receiver's. "
@@ -196,9 +211,28 @@ impl Why {
     /// What a person can do about the failure that it waits after, when that goes on.
     pub fn remedy(&self) -> Option<&'static str> {
         match self.reason {
-            Reason::BackOff | Reason::Offline | Reason::NoOther => remedy(self.cause.as_deref()?),
+            Reason::Dead if self.fault == Fault::Route => remedy(self.cause.as_deref()?),
+            // The address serves others.
+            Reason::BackOff if self.fault == Fault::Message => None,
+            Reason::BackOff | Reason::Offline | Reason::NoOther | Reason::NoDrain => {
+                remedy(self.cause.as_deref()?)
+            }
             _ => None,
         }
+    }
+
+    /// Whether an answer that asks for another request was given, and no other message shows whether
+    /// that is its own fault.
+    fn is_undecided(&self) -> bool {
+        let asks = self
+            .cause
+            .as_deref()
+            .is_some_and(|it| it.starts_with("http_4"));
+        let early = matches!(
+            self.cause.as_deref(),
+            Some("http_408" | "http_425" | "http_429")
+        );
+        self.reason == Reason::BackOff && asks && !early
     }
 
     /// The moment that is hardly what was meant.
@@ -249,6 +283,10 @@ impl Why {
                 "It is tried again by itself, and others of its channel were delivered meanwhile: \
                  look at the error; when it cannot be accepted as it is, cancel it and enqueue it \
                  anew."
+            }
+            Reason::BackOff if self.fault == Fault::Route => {
+                "Nothing is lost; once that is mended it goes out at its next attempt, or at once \
+                 after an edit of its schedule."
             }
             Reason::BackOff if self.cause.is_some() => {
                 "Nothing is lost; it is tried again by itself."

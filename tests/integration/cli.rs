@@ -15,6 +15,7 @@ mod output;
 mod partial;
 mod paths;
 mod run;
+mod said;
 mod settings;
 mod sink;
 mod slips;

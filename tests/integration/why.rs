@@ -293,11 +293,18 @@ fn a_charged_failure_is_blamed_on_what_failed() {
             "Nothing is lost",
         ),
         (Outcome::Retry(status(429)), Fault::Receiver, "receiver"),
+        // Nobody knows yet.
         (
             Outcome::Retry(status(409)),
-            Fault::Message,
-            "look at the error",
+            Fault::Receiver,
+            "may be the receiver's or the message's own",
         ),
+        (
+            Outcome::Retry(status(404)),
+            Fault::Route,
+            "look at the URL and the method in the settings",
+        ),
+        (Outcome::Retry(status(405)), Fault::Route, "address"),
     ];
     for (failure, fault, says) in cases {
         let (desk, id) = charged(failure.clone());
@@ -306,7 +313,89 @@ fn a_charged_failure_is_blamed_on_what_failed() {
         assert_eq!(it.fault, fault, "{failure:?}: {text}");
         assert!(text.contains(says), "{failure:?}: {text}");
         assert!(!text.contains("Nothing needs to be done"), "{text}");
+        assert!(
+            !text.contains("meanwhile"),
+            "nothing was delivered since: {text}"
+        );
     }
+}
+
+/// Only a delivery after its first failure shows that the address and the receiver are well.
+#[test]
+fn a_message_is_blamed_once_others_were_delivered_since() {
+    for answer in [404, 405, 409] {
+        let (desk, id) = charged(Outcome::Retry(status(answer)));
+        assert_ne!(why(&desk, id).fault, Fault::Message);
+        desk.pass(SECOND);
+        desk.put(Message::text("sales", "another"));
+        desk.drain().until_idle(&up).unwrap();
+        let it = why(&desk, id);
+        assert_eq!((it.reason, it.fault), (Reason::BackOff, Fault::Message));
+        let text = it.to_string();
+        assert!(
+            text.contains("others of its channel were delivered meanwhile"),
+            "{text}"
+        );
+        assert!(!text.contains("look at the URL"), "{text}");
+    }
+}
+
+/// The first address that was ever set may be mistyped.
+#[test]
+fn an_address_that_is_not_known_is_the_fault_of_the_settings() {
+    for answer in [404, 405] {
+        let desk = Desk::new();
+        let id = desk.put(Message::text("sales", "x"));
+        let wrong = move |_: &Delivery| Ok(Outcome::Retry(status(answer)));
+        desk.drain().until_idle(&wrong).unwrap();
+        let it = why(&desk, id);
+        assert_eq!((it.reason, it.fault), (Reason::Offline, Fault::Route));
+        let text = it.to_string();
+        assert!(
+            text.contains("look at the URL and the method in the settings"),
+            "{text}"
+        );
+        let found = desk.outbox.check().unwrap();
+        let found = found.iter().find(|it| it.code == "offline").unwrap();
+        assert!(
+            found.needs_person() && found.remedy.contains("look at the URL"),
+            "{found:?}"
+        );
+    }
+    // One that is gone rejects; what died of it is no more at fault.
+    let desk = Desk::new();
+    let id = desk.put(Message::text("sales", "x"));
+    let gone = |_: &Delivery| Ok(Outcome::Rejected(status(410)));
+    desk.drain().until_idle(&gone).unwrap();
+    let it = why(&desk, id);
+    assert_eq!((it.reason, it.fault), (Reason::Dead, Fault::Route));
+    assert!(it.to_string().contains("look at the URL"), "{it}");
+}
+
+/// That nobody tries any more may come of what was heard last.
+#[test]
+fn no_drain_tells_what_the_last_attempt_came_to() {
+    let desk = Desk::new();
+    let id = desk.put(Message::text("sales", "x"));
+    desk.sync(&down);
+    let fresh = desk.put(Message::text("sales", "y"));
+    desk.pass(59 * MINUTE);
+    let it = why(&desk, id);
+    assert_eq!(
+        (it.reason.code(), it.cause.as_deref()),
+        ("no_drain", Some("refused"))
+    );
+    let text = it.to_string();
+    assert!(
+        text.contains("; its last attempt, 59 min ago, failed: erp.example refuses"),
+        "{text}"
+    );
+    assert!(text.contains("check the port"), "{text}");
+    let text = why(&desk, fresh).to_string();
+    assert!(
+        text.contains("; its channel is offline: erp.example refuses"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use sqlite_outbox::{Dispatcher, FileInfo, Finding, Outbox, Severity};
+use sqlite_outbox::{Dispatcher, Entry, FileInfo, Filter, Finding, Outbox, Severity, Status};
 
 use super::crowd;
 use super::shell::{last, quoted, quoted_path};
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, Tone, age, bytes, count, now, printable, unless_closed};
+use crate::output::{Out, Tone, age, bytes, count, now, printable, printable_name, unless_closed};
 use crate::settings::{self, Faults, Loaded};
 
 /// Look for all that is wrong with the file, outbox and settings
@@ -216,13 +216,37 @@ pub(super) fn settings(outbox: &Outbox, loaded: &Loaded) -> anyhow::Result<Vec<F
         let unsent = channel.counts.unsent();
         let name = channel.channel;
         if unsent > 0 && !loaded.dispatcher.serves(&name) {
+            let shown = printable_name(&name);
             let text =
-                format!("{name}: no section of the settings serves it; unsent messages: {unsent}");
-            let remedy = format!("write a section [channel.{name}], or [channel.default]");
-            found.push(Finding::new(Severity::Warning, "unrouted", text, remedy).channel(name));
+                format!("{shown}: no section of the settings serves it; unsent messages: {unsent}");
+            let mut remedy = format!(
+                "write a section {}, or [channel.default]",
+                settings::section(&name)
+            );
+            let mut finding = Finding::new(Severity::Warning, "unrouted", text, "");
+            if let Some(meant) = loaded.meant(&name) {
+                remedy.push_str(&format!(
+                    "; where {meant} was meant, move each message there"
+                ));
+                finding = finding.command(moved(outbox, &name, meant)?);
+            }
+            finding.remedy = remedy;
+            found.push(finding.channel(name));
         }
     }
     Ok(found)
+}
+
+/// What moves the first unsent message of a channel to another.
+fn moved(outbox: &Outbox, channel: &str, to: &str) -> anyhow::Result<Vec<String>> {
+    let unsent = [Status::Pending, Status::Waiting];
+    let filter = unsent.into_iter().fold(Filter::new(), Filter::status);
+    let first = outbox.list(&filter.channel(channel).limit(1))?;
+    let words = |it: &Entry| {
+        let words = ["edit", &format!("id:{}", it.id), "--to-channel", to];
+        words.map(String::from).to_vec()
+    };
+    Ok(first.first().map(words).unwrap_or_default())
 }
 
 /// Who answers, and what stands in between. Channels that share a receiver are one finding.

@@ -1,7 +1,7 @@
 //! `outbox drain`: send what can be sent now, and say what is left and why.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use super::status;
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::logger::{self, Loudness, Role};
 use crate::output::{
-    Column, Out, Table, Tone, age, brief, count, error_width, note, per_second, thousands,
-    unless_closed,
+    Column, Out, Table, Tone, age, brief, count, error_width, note, per_second, printable_name,
+    thousands, unless_closed,
 };
 use crate::settings::{self, Loaded};
 use crate::signals::Signals;
@@ -108,7 +108,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let mut out = Out::new();
     let printed = match arguments.format.json {
         true => out.json(&as_json(&report, &left)),
-        false => print(&report, &left, &arguments.database.db, &mut out),
+        false => print(&report, &left, &place(arguments), &mut out),
     };
     unless_closed(printed.and_then(|()| out.flush()))?;
     Ok(if report.unsent > 0 {
@@ -266,7 +266,7 @@ fn as_json<'a>(report: &'a DrainReport, left: &[WhyGroup]) -> Report<'a> {
 fn print(
     report: &DrainReport,
     groups: &[WhyGroup],
-    db: &Path,
+    place: &(String, String),
     out: &mut Out,
 ) -> anyhow::Result<()> {
     let mut line = format!(
@@ -316,11 +316,11 @@ fn print(
         it.state.as_str()
     });
     if left.is_empty() {
-        return attention(report, db, out);
+        return attention(report, place, out);
     }
     for channel in left {
         table.row([
-            (channel.channel.clone(), Tone::Plain),
+            (printable_name(&channel.channel).into_owned(), Tone::Plain),
             (channel.sent.to_string(), Tone::Plain),
             (channel.unsent.to_string(), Tone::Plain),
             (channel.state.to_string(), status::tone(channel.state)),
@@ -337,7 +337,7 @@ fn print(
         let unsent = count(unsent, "message", "messages");
         crowd::more(more.len(), &format!(" ({state}) with {unsent} unsent"), out)?;
     }
-    attention(report, db, out)
+    attention(report, place, out)
 }
 
 /// The reasons of unsent messages, by channel.
@@ -413,12 +413,23 @@ fn until(why: &sqlite_outbox::Why) -> String {
     age(left.max(0))
 }
 
-fn attention(report: &DrainReport, db: &Path, out: &mut Out) -> anyhow::Result<()> {
-    let db = quoted_path(db);
+/// The file as an argument of `why`, with the settings if they were given.
+fn place(arguments: &Arguments) -> (String, String) {
+    let db = quoted_path(&arguments.database.db);
+    let config = arguments.config.as_deref();
+    let with = config.map(|it| format!("{db} --config {}", quoted_path(it)));
+    (with.unwrap_or_else(|| db.clone()), db)
+}
+
+fn attention(
+    report: &DrainReport,
+    (why, db): &(String, String),
+    out: &mut Out,
+) -> anyhow::Result<()> {
     let (dead, conflicts) = (report.stats.total.dead, report.stats.conflicts);
     if dead > 0 {
         let text = count(dead, "dead letter waits", "dead letters wait");
-        let text = format!("{text} for a person: see `outbox why {db}`");
+        let text = format!("{text} for a person: see `outbox why {why}`");
         out.paragraph("", Tone::Bad, &text)?;
     }
     if conflicts > 0 {

@@ -8,7 +8,9 @@ use sqlite_outbox::{ChannelStats, Counts, Entry, Filter, Outbox, Status};
 use super::entry::Row;
 use super::operate::remark;
 use crate::args::{self, Database, Exit, Format};
-use crate::output::{Column, Out, Table, Tone, age, ago, brief, note, now, thousands};
+use crate::output::{
+    Column, Out, Table, Tone, age, ago, brief, note, now, printable_name, thousands,
+};
 
 /// How many are shown to a person who did not say.
 const SHOWN: usize = 100;
@@ -225,9 +227,9 @@ fn cells(entry: &Entry, conflict: Option<&i64>, now: i64) -> [(String, Tone); 7]
     };
     [
         (entry.id.to_string(), Tone::Plain),
-        (entry.channel.clone(), Tone::Plain),
+        (printable_name(&entry.channel).into_owned(), Tone::Plain),
         (entry.status.to_string(), tone),
-        (entry.dedupe_key.clone(), Tone::Plain),
+        (printable_name(&entry.dedupe_key).into_owned(), Tone::Plain),
         (age(now.saturating_sub(entry.created_at)), Tone::Plain),
         (entry.attempts.to_string(), Tone::Plain),
         (

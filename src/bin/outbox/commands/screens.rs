@@ -62,7 +62,7 @@ fn status_fits_any_terminal_and_says_what_needs_a_person() {
     let stats = outbox.stats().unwrap();
     let shown = |width| {
         printed(width, |out| {
-            status::print(&stats, Path::new("till.db"), out)
+            status::print(&stats, Path::new("till.db"), None, out)
         })
     };
     for width in WIDTHS {
@@ -171,7 +171,7 @@ fn of_a_crowd_of_channels_a_terminal_shows_some_and_a_pipe_all() {
     let stats = outbox.stats().unwrap();
     let shown = |width| {
         printed(width, |out| {
-            status::print(&stats, Path::new("till.db"), out)
+            status::print(&stats, Path::new("till.db"), None, out)
         })
     };
     let text = shown(Some(80));

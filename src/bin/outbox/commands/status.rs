@@ -9,7 +9,9 @@ use sqlite_outbox::{ChannelState, ChannelStats, Counts, Dispatcher, FIRST_HONEST
 use super::crowd;
 use super::shell::quoted_path;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Column, Out, Table, Tone, age, ago, brief, count, exact, unless_closed};
+use crate::output::{
+    Column, Out, Table, Tone, age, ago, brief, count, exact, printable_name, unless_closed,
+};
 use crate::settings::{self, Loaded};
 
 /// Show what is waiting, for how long, and why
@@ -95,7 +97,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let mut out = Out::new();
     let printed = match arguments.format.json {
         true => out.json(&as_json(&stats)),
-        false => print(&stats, &arguments.database.db, &mut out),
+        false => print(
+            &stats,
+            &arguments.database.db,
+            arguments.config.as_deref(),
+            &mut out,
+        ),
     };
     unless_closed(printed.and_then(|()| out.flush()))?;
     Ok(match attention(&stats) {
@@ -141,7 +148,12 @@ pub(super) fn as_json(stats: &Stats) -> Status<'_> {
     }
 }
 
-pub(super) fn print(stats: &Stats, path: &Path, out: &mut Out) -> anyhow::Result<()> {
+pub(super) fn print(
+    stats: &Stats,
+    path: &Path,
+    config: Option<&Path>,
+    out: &mut Out,
+) -> anyhow::Result<()> {
     out.paragraph("", Tone::Plain, &waiting(stats))?;
     if let Some(text) = wrong_clock(stats.now) {
         out.paragraph("", Tone::Bad, &text)?;
@@ -172,7 +184,7 @@ pub(super) fn print(stats: &Stats, path: &Path, out: &mut Out) -> anyhow::Result
         if std::mem::take(&mut blank) {
             out.line("")?;
         }
-        let (name, state) = (&channel.channel, channel.state);
+        let (name, state) = (printable_name(&channel.channel), channel.state);
         let head = format!("{name}: {state} {}", span(channel, stats.now));
         out.paragraph("", tone(state), head.trim_end())?;
         if let Some(reason) = &channel.reason {
@@ -196,10 +208,15 @@ pub(super) fn print(stats: &Stats, path: &Path, out: &mut Out) -> anyhow::Result
         out.line("\nWhat to do:")?;
     }
     let path = quoted_path(path);
+    let with = config.map(|it| format!(" --config {}", quoted_path(it)));
     for (_, command) in next.into_iter().filter(|it| it.0) {
-        out.text(&format!("  outbox {command} {path}"))?;
+        let with = with
+            .as_deref()
+            .filter(|_| command == "why")
+            .unwrap_or_default();
+        out.text(&format!("  outbox {command} {path}{with}"))?;
     }
-    match why {
+    match why && config.is_none() {
         true => out.paragraph(
             "",
             Tone::Plain,
@@ -286,7 +303,7 @@ fn table(stats: &Stats, shown: &[&ChannelStats]) -> Table {
         };
         let plain = |number: u64| (number.to_string(), Tone::Plain);
         table.row([
-            (channel.channel.clone(), Tone::Plain),
+            (printable_name(&channel.channel).into_owned(), Tone::Plain),
             (channel.state.to_string(), tone(channel.state)),
             plain(counts.unsent()),
             (oldest.unwrap_or_else(|| "-".into()), Tone::Plain),

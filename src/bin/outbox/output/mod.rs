@@ -14,7 +14,7 @@ use sqlite_outbox::{Failure, is_printable};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 pub(crate) use said::{as_json, error_width, failed, note, say, say_json};
-pub(crate) use sqlite_outbox::printable;
+pub(crate) use sqlite_outbox::{printable, printable_name};
 pub(crate) use table::{Column, Table, cut, cut_left};
 pub(crate) use time::{age, ago, exact, now, per_second};
 

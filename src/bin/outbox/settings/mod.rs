@@ -11,9 +11,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use sqlite_outbox::{Hold, HttpDispatcher, OnDead, Outbox, Policy, Route, Settings, SettleSync};
+use sqlite_outbox::{
+    Hold, HttpDispatcher, OnDead, Outbox, Policy, Route, Settings, SettleSync, is_printable,
+};
 
 use crate::commands::operate::who;
+use crate::nearest;
 
 use fault::{Fault, Source};
 use model::{Channel, Drain, Retry};
@@ -50,11 +53,19 @@ const WORKERS: usize = 4;
 pub(crate) struct Loaded {
     pub(crate) settings: Settings,
     pub(crate) dispatcher: HttpDispatcher,
+    /// The channels with a section of their own.
+    named: Vec<String>,
     /// What dead letters do to those behind them, where the settings say so.
     on_dead: BTreeMap<String, OnDead>,
 }
 
 impl Loaded {
+    /// The channel with a section that was probably meant by one without.
+    pub(crate) fn meant(&self, channel: &str) -> Option<&str> {
+        let named: Vec<_> = self.named.iter().map(String::as_str).collect();
+        nearest::meant(channel, &named)
+    }
+
     /// Brings what the file keeps about its channels in line with the settings.
     ///
     /// Refused for a channel in which messages wait for their turn: letting them pass a dead
@@ -85,6 +96,23 @@ impl Loaded {
         }
         Ok(())
     }
+}
+
+/// The header of a channel's section, as TOML wants it.
+pub(crate) fn section(channel: &str) -> String {
+    let bare = |it: char| it.is_ascii_alphanumeric() || it == '-' || it == '_';
+    if !channel.is_empty() && channel.chars().all(bare) {
+        return format!("[channel.{channel}]");
+    }
+    let mut key = String::new();
+    for it in channel.chars() {
+        match it {
+            '"' | '\\' => key.extend(['\\', it]),
+            it if is_printable(it) => key.push(it),
+            it => key.push_str(&format!("\\U{:08x}", u32::from(it))),
+        }
+    }
+    format!("[channel.\"{key}\"]")
 }
 
 fn word(choice: OnDead) -> &'static str {
@@ -153,9 +181,11 @@ pub(crate) fn load(path: &Path, workers: Option<usize>) -> anyhow::Result<Loaded
     let dispatcher = builder
         .build()
         .with_context(|| format!("the settings {}", path.display()))?;
+    let named = file.channel.keys().filter(|it| *it != DEFAULT);
     Ok(Loaded {
         settings,
         dispatcher,
+        named: named.cloned().collect(),
         on_dead,
     })
 }
@@ -174,6 +204,7 @@ pub(crate) fn one_url(
     Ok(Loaded {
         settings: Settings::new().workers(workers),
         dispatcher,
+        named: Vec::new(),
         on_dead: BTreeMap::new(),
     })
 }
@@ -260,4 +291,34 @@ fn retries(mut policy: Policy, retry: &Retry) -> Result<Policy, &'static str> {
         policy = policy.min_dead_age(age.0);
     }
     Ok(policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever a channel is called, the section that is told is one that serves it.
+    #[test]
+    fn a_section_that_is_told_serves_its_channel() {
+        for (channel, told) in [
+            ("sales", "[channel.sales]"),
+            ("shop.sales", "[channel.\"shop.sales\"]"),
+            ("sales ", "[channel.\"sales \"]"),
+            ("Kasse 2", "[channel.\"Kasse 2\"]"),
+            ("größe", "[channel.\"größe\"]"),
+            ("a\"b\\c", r#"[channel."a\"b\\c"]"#),
+            ("a\u{200b}]\n", r#"[channel."a\U0000200b]\U0000000a"]"#),
+        ] {
+            assert_eq!(section(channel), told);
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("outbox.toml");
+            let text = format!("{told}\nurl = \"http://127.0.0.1:1/\"\n");
+            std::fs::write(&path, text).unwrap();
+            let loaded = load(&path, None).unwrap();
+            assert!(
+                sqlite_outbox::Dispatcher::serves(&loaded.dispatcher, channel),
+                "{told}"
+            );
+        }
+    }
 }

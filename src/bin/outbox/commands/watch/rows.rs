@@ -6,7 +6,7 @@ use sqlite_outbox::{ChannelState, ChannelStats};
 
 use super::model::{Chosen, Letter, Model, Track, pace};
 use crate::commands::status;
-use crate::output::{Tone, age, ago, brief, count, per_second, printable};
+use crate::output::{Tone, age, ago, brief, count, per_second, printable, printable_name};
 
 /// One channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(super) fn channels(model: &Model) -> Vec<Channel> {
         let track = model.tracks.get(&it.channel).unwrap_or(&none);
         Channel {
             chosen: matches!(&model.chosen, Some(Chosen::Channel(name)) if *name == it.channel),
-            name: printable(&it.channel).into_owned(),
+            name: printable_name(&it.channel).into_owned(),
             state: it.state.as_str(),
             tone: status::tone(it.state),
             unsent: it.counts.unsent(),

@@ -5,16 +5,27 @@ use std::path::Path;
 use sqlite_outbox::{Conflict, Fault, Outbox, Reason, Status, Why};
 
 use super::shell::{last, option, quoted_path};
+use crate::output::printable;
+use crate::settings::Loaded;
 
 /// The file, and the settings if they were given.
 pub(super) struct Place<'a> {
     outbox: &'a Outbox,
     config: Option<&'a Path>,
+    loaded: Option<&'a Loaded>,
 }
 
 impl<'a> Place<'a> {
-    pub(super) fn new(outbox: &'a Outbox, config: Option<&'a Path>) -> Self {
-        Self { outbox, config }
+    pub(super) fn new(
+        outbox: &'a Outbox,
+        config: Option<&'a Path>,
+        loaded: Option<&'a Loaded>,
+    ) -> Self {
+        Self {
+            outbox,
+            config,
+            loaded,
+        }
     }
 
     fn command(&self, name: &str, rest: &str) -> String {
@@ -47,6 +58,10 @@ impl<'a> Place<'a> {
                 vec![self.edit(why.id, why.detail.as_deref())]
             }
             Reason::Invalid => vec![self.edit(why.id, why.detail.as_deref())],
+            Reason::Dead if why.fault == Fault::Route => vec![
+                self.command("check", &self.config()),
+                self.command("retry", &message),
+            ],
             Reason::Dead | Reason::Cancelled => vec![self.command("retry", &message)],
             Reason::Expired if why.status == Status::Expired => {
                 vec![self.command("retry", &message)]
@@ -64,12 +79,25 @@ impl<'a> Place<'a> {
                 self.command("check", &self.config()),
                 self.command("resume", &channel),
             ],
+            Reason::BackOff if why.fault == Fault::Route => vec![
+                self.command("check", &self.config()),
+                self.command("edit", &format!("{message} --available now")),
+            ],
             Reason::FarAhead => {
                 vec![self.command("edit", &format!("{message} --available now"))]
             }
             Reason::Sent if why.fault == Fault::Network => vec![self.command("show", &message)],
             Reason::NoDrain => vec![self.command("run", &self.config())],
-            Reason::Unrouted => vec![self.command("check", &self.config())],
+            Reason::Unrouted => {
+                let meant = self.loaded.and_then(|it| it.meant(&why.channel));
+                let edit = meant.map(|it| {
+                    let rest = format!("{message} {}", option("--to-channel", it));
+                    let remark = format!("   # where {} was meant", printable(it));
+                    self.command("edit", &rest) + &remark
+                });
+                let check = self.command("check", &self.config());
+                [check].into_iter().chain(edit).collect()
+            }
             Reason::NoOther => {
                 let rest = format!("{message} {}", self.config());
                 vec![self.command("curl", &rest)]

@@ -13,7 +13,7 @@ use advice::Place;
 use super::crowd;
 use super::shell;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, Tone, brief, count, printable};
+use crate::output::{Out, Tone, brief, count, printable, printable_name};
 use crate::settings;
 
 /// Say why a message has not arrived, or what the file waits for
@@ -153,7 +153,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     };
     let dispatcher = loaded.as_ref().map(|it| &it.dispatcher);
     let outbox = arguments.database.open_to_read()?;
-    let place = Place::new(&outbox, arguments.config.as_deref());
+    let place = Place::new(&outbox, arguments.config.as_deref(), loaded.as_ref());
     let mut out = Out::new();
     if let Some(which) = &arguments.which {
         let id = outbox.find(which, arguments.channel.as_deref())?.id;
@@ -247,7 +247,7 @@ fn whole(
     let (waiting, alike) = crowd::alike(many, waiting, |it| it.why.reason.code());
     for group in waiting {
         gap(out)?;
-        let channel = printable(&group.why.channel);
+        let channel = printable_name(&group.why.channel);
         let head = format!(
             "{channel}: {}",
             count(group.messages, "message", "messages like this one")
@@ -269,10 +269,8 @@ fn whole(
     let (dead, alike) = crowd::alike(many, dead, |_| ());
     for reason in &dead {
         gap(out)?;
-        let suspected = outbox
-            .why(reason.sample)
-            .is_ok_and(|it| it.fault == Fault::Receiver);
-        letters(reason, suspected, place, out)?;
+        let sample = outbox.why(reason.sample).ok();
+        letters(reason, sample.as_ref(), place, out)?;
     }
     for ((), more) in alike {
         gap(out)?;
@@ -299,14 +297,14 @@ fn whole(
 /// Dead letters that failed in the same way.
 fn letters(
     reason: &DeadReason,
-    suspected: bool,
+    sample: Option<&Why>,
     place: &Place<'_>,
     out: &mut Out,
 ) -> anyhow::Result<()> {
     let letters = count(reason.count, "dead letter", "dead letters");
     let head = format!(
         "{}: {letters}, {}",
-        printable(&reason.channel),
+        printable_name(&reason.channel),
         printable(&reason.code)
     );
     out.line(out.paint(Tone::Bad, &head))?;
@@ -315,7 +313,7 @@ fn letters(
     let example = format!("For example message {}: {text}", reason.sample);
     out.paragraph("", Tone::Plain, &example)?;
     let again = place.retry_group(&reason.channel, &reason.code);
-    if suspected {
+    if sample.is_some_and(|it| it.fault == Fault::Receiver) {
         out.paragraph(
             "",
             Tone::Plain,
@@ -329,6 +327,11 @@ fn letters(
         out.line("Retrying cannot help: each has to be mended itself, or cancelled.")?;
         return command(&place.edit(reason.sample, reason.text.as_deref()), out);
     }
-    out.line("Mend the cause, then:")?;
+    match sample.and_then(Why::remedy) {
+        Some(remedy) => {
+            out.paragraph("", Tone::Plain, &format!("Mend the cause: {remedy}. Then:"))?
+        }
+        None => out.line("Mend the cause, then:")?,
+    }
     command(&again, out)
 }
