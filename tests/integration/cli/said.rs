@@ -37,7 +37,7 @@ fn a_channel_that_was_mistyped_is_told_with_the_edit_that_moves_its_message() {
     desk.write("outbox.toml", SALES);
     for command in ["check", "why"] {
         let ran = desk.run([command, "till.db", "--config", "outbox.toml"]);
-        let edit = "outbox edit till.db id:1 --to-channel sales";
+        let edit = "id:1 --to-channel sales";
         assert!(ran.out.contains(edit), "{ran:?}");
     }
     desk.done(["edit", "till.db", "id:1", "--to-channel", "sales"]);
@@ -72,7 +72,7 @@ fn a_command_that_is_suggested_carries_the_settings_that_were_given() {
     desk.put("sales", "S-1", "text");
     desk.write(
         "outbox.toml",
-        &format!("[channel.sales]\nurl = \"{}\"\n", rejects.url("/")),
+        format!("[channel.sales]\nurl = \"{}\"\n", rejects.url("/")),
     );
     let ran = desk.run(["drain", "till.db", "--config", "outbox.toml"]);
     assert!(
