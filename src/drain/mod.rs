@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, Row};
 
 use crate::clock::{Clock, Dice, Instant, millis};
 use crate::dispatch::{DeliveredHook, Dispatcher};
@@ -145,6 +145,9 @@ impl Drainer {
         let lazy_sync = settings.settle_sync == SettleSync::Normal && is_wal;
         if lazy_sync {
             conn.pragma_update(None, "synchronous", "NORMAL")?;
+        }
+        if is_wal {
+            checkpoint_early(&conn)?;
         }
         let at = Instant::read(clock.as_ref());
         let channels = channel::load_all(&conn)?;
@@ -413,6 +416,17 @@ impl Drainer {
 fn be_patient(tries: i32) -> bool {
     crate::clock::pause(Duration::from_micros(200));
     tries < 250
+}
+
+/// Carries the log over into the file at half the size at which other connections would, outside of
+/// the lock: so the drain waits for it and not the application. Who has turned it off wants none.
+fn checkpoint_early(conn: &Connection) -> Result<()> {
+    let pages: i64 = conn.pragma_query_value(None, "wal_autocheckpoint", |row| row.get(0))?;
+    if pages > 1 {
+        let set = |row: &Row<'_>| row.get::<_, i64>(0);
+        conn.pragma_update_and_check(None, "wal_autocheckpoint", pages / 2, set)?;
+    }
+    Ok(())
 }
 
 fn data_version(conn: &Connection) -> Result<i64> {

@@ -128,6 +128,31 @@ fn sixty_four_messages_share_a_commit_and_its_sync() {
     );
 }
 
+/// The application would carry the log over into the file at 1,000 pages, in one of its own commits.
+#[test]
+fn a_drain_carries_the_log_over_before_the_application_must() {
+    let log_of = |pages: i64| {
+        let till = Till::new();
+        let outbox = Outbox::options()
+            .on_connect(move |conn: &Connection| {
+                conn.pragma_update(None, "wal_autocheckpoint", pages)
+            })
+            .open(&till.path)
+            .unwrap();
+        fill(&outbox, 3_000, None);
+        let conn = till.sql();
+        let truncate = "PRAGMA wal_checkpoint(TRUNCATE)";
+        conn.query_row(truncate, [], |_| Ok(())).unwrap();
+        let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
+        drain.until_idle(&up).unwrap();
+        log_bytes(&till) / 4_120
+    };
+    let pages = log_of(1_000);
+    assert!((500..700).contains(&pages), "{pages} pages");
+    let pages = log_of(0);
+    assert!(pages > 1_000, "{pages} pages where nobody wants it");
+}
+
 #[test]
 fn a_message_that_is_sent_costs_the_log_two_kilobytes_at_most() {
     let cost = drained(&Vfs::register(), 1_280, None);
