@@ -1,18 +1,19 @@
 //! Whether a file and its outbox are well: what is found, and what to do about it.
 
+mod channel;
 mod storage;
+mod unnoticed;
 
 use std::collections::HashMap;
 
 use crate::clock::{FIRST_HONEST, millis};
 use crate::condition::{Finding, Severity};
-use crate::dispatch::{self, Failure};
 use crate::error::{Error, Result};
 use crate::outbox::Outbox;
 use crate::printable::printable_name;
 use crate::schema;
 use crate::settings::MAX_LEASE;
-use crate::stats::{Age, ChannelState, ChannelStats, Lasting, Stats, far_ahead};
+use crate::stats::{Age, ChannelState, ChannelStats, Stats, far_ahead};
 use crate::store::check::{self, Horizon, Seen};
 use crate::store::{census, read, why};
 
@@ -44,6 +45,7 @@ impl Outbox {
             lanes,
             channels,
             counts,
+            unnoticed::findings,
         ];
         for part in parts {
             match part(&conn, now) {
@@ -69,8 +71,15 @@ impl Outbox {
         } else if check::is_locked(&conn)? {
             found.push(storage::locked());
         }
-        found.sort_by_key(|it| std::cmp::Reverse(it.severity));
+        found.sort_by_key(Finding::rank);
         Ok(found)
+    }
+
+    /// What went wrong without anybody being told: messages that expired at once, as their moment was
+    /// written in another unit, and messages that were sent and answered by a web page. Of each
+    /// channel the newest 1000 are looked at. [`check`](Self::check) has them too.
+    pub fn unnoticed(&self) -> Result<Vec<Finding>> {
+        unnoticed::findings(&*self.shared().reader()?, self.shared().now())
     }
 }
 
@@ -270,7 +279,11 @@ fn lanes(conn: &rusqlite::Connection, _: i64) -> Result<Vec<Finding>> {
     let mut found = Vec::new();
     let headless = check::headless(conn)?;
     if headless > 0 {
-        let text = format!("messages of {headless} ordering keys wait, and nothing is before them");
+        let keys = match headless {
+            1 => "an ordering key".into(),
+            many => format!("{many} ordering keys"),
+        };
+        let text = format!("messages of {keys} wait, and nothing is before them");
         let remedy = "the next drain or run mends it; INSERT OR REPLACE or \
                       triggers that were off leave such lanes";
         found.push(Finding::new(Warning, "headless_lane", text, remedy).of(headless, None));
@@ -280,7 +293,10 @@ fn lanes(conn: &rusqlite::Connection, _: i64) -> Result<Vec<Finding>> {
         many += check::many_headed(conn, &channel)?;
     }
     if many > 0 {
-        let text = format!("{many} ordering keys have more than one message that may be sent now");
+        let text = match many {
+            1 => "an ordering key has more than one message that may be sent now".into(),
+            _ => format!("{many} ordering keys have more than one message that may be sent now"),
+        };
         let remedy = "their order is not kept; insert channel and ordering key into the view \
                       outbox_lane_procedure, and find out who wrote with triggers off";
         found.push(Finding::new(Fault, "many_headed_lane", text, remedy).of(many, None));
@@ -299,7 +315,7 @@ fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
         let Some(channel) = known.get(&*shown) else {
             continue;
         };
-        found.extend(state(channel, now));
+        found.extend(channel::state(channel, now));
         let dead = channel.counts.dead;
         if dead > 0 {
             let text = format!("{told}: dead letters wait for a person: {dead}");
@@ -324,7 +340,7 @@ fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
             let remedy = "set this machine's clock by the network, or tell the receiver";
             found.push(Finding::new(Warning, "clock_skew", text, remedy).channel(&shown));
         }
-        if (channel.state == ChannelState::Ok || unprobed(channel, now))
+        if (channel.state == ChannelState::Ok || channel::unprobed(channel, now))
             && check::unattended(conn, &name, now.saturating_sub(HOUR), now)?
         {
             let text = format!("{told}: messages have been due for an hour, and nobody sends them");
@@ -342,80 +358,4 @@ fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
         found.push(finding.of(count, None));
     }
     Ok(found)
-}
-
-/// Whether a channel is to be probed, and has been for longer than a drain that runs lets it wait.
-fn unprobed(channel: &ChannelStats, now: i64) -> bool {
-    const OVERDUE: i64 = 5 * 60_000;
-    let probed = matches!(
-        channel.state,
-        ChannelState::Offline | ChannelState::Unauthorised | ChannelState::Rejecting
-    );
-    probed
-        && channel
-            .until
-            .is_some_and(|at| now.saturating_sub(at) > OVERDUE)
-}
-
-fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
-    let cause = channel.reason_code.as_deref().unwrap_or_default();
-    let secret = cause == Failure::NO_CREDENTIALS;
-    let (severity, code, remedy) = match channel.state {
-        ChannelState::Unauthorised if secret => (
-            Warning,
-            "no_credentials",
-            "put the secret where the settings look for it, for the user who runs the sending \
-             program, and restart that for a variable; then resume, or wait for the next probe",
-        ),
-        ChannelState::Unauthorised => (
-            Warning,
-            "unauthorised",
-            "renew the credentials of its route; then resume, or wait for the next probe",
-        ),
-        ChannelState::Rejecting => (
-            Warning,
-            "rejecting",
-            "the receiver refuses everything: look at the last error with its operator; then resume",
-        ),
-        ChannelState::Offline => match cause {
-            "reply_rule" => (
-                Warning,
-                "reply_rule",
-                "the answer does not hold the `reply` rule of its route; nothing is lost",
-            ),
-            // Probing alone mends none of these.
-            "redirected" | "tls" | "portal" | "http_404" | "http_405" | "http_410" => {
-                (Warning, "offline", "nothing is lost")
-            }
-            _ => (
-                Note,
-                "offline",
-                "nothing is lost; a drain that runs probes it again and again",
-            ),
-        },
-        ChannelState::Holding => (
-            Note,
-            "holding",
-            "the receiver asked for it; it goes on by itself",
-        ),
-        ChannelState::Paused => (Note, "paused", "it goes on when it is resumed"),
-        _ => return None,
-    };
-    let remedy = match dispatch::remedy(cause) {
-        Some(more) if channel.state == ChannelState::Offline => format!("{remedy}; {more}"),
-        _ => remedy.into(),
-    };
-    let helps = severity > Note || channel.state == ChannelState::Paused;
-    let mut text = format!("{}: {}", printable_name(&channel.channel), channel.state);
-    if let Some(since) = channel.since {
-        text.push_str(&format!(" {}", Lasting { since, now }));
-    }
-    if let Some(reason) = &channel.reason {
-        text.push_str(&format!(": {}", Failure::brief(reason)));
-    }
-    let finding = Finding::new(severity, code, text, remedy).channel(&channel.channel);
-    Some(match helps {
-        true => finding.command(["resume", &channel.channel]),
-        false => finding,
-    })
 }

@@ -117,6 +117,14 @@ impl Finding {
         self
     }
 
+    /// The gravest first; what is only for the record last, so that nobody takes it for a cause.
+    pub fn rank(&self) -> impl Ord + use<> {
+        (
+            std::cmp::Reverse(self.severity),
+            self.code == "journal_mode",
+        )
+    }
+
     /// With the tool's command that helps.
     pub fn command<S: Into<String>>(mut self, words: impl IntoIterator<Item = S>) -> Self {
         self.command = words.into_iter().map(Into::into).collect();

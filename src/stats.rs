@@ -124,6 +124,8 @@ pub struct ChannelStats {
     pub since: Option<i64>,
     /// The next probe or the end of a hold, in milliseconds since 1970 UTC.
     pub until: Option<i64>,
+    /// The pending message that may be tried first, and when, in milliseconds since 1970 UTC.
+    pub next_due: Option<(i64, i64)>,
     /// Why, as a stable code.
     pub reason_code: Option<String>,
     /// Why, for a person.
@@ -134,6 +136,19 @@ pub struct ChannelStats {
     pub paused_by: Option<String>,
     /// The receiver's clock minus ours in milliseconds, when last heard and more than a minute.
     pub clock_skew: Option<i64>,
+}
+
+impl ChannelStats {
+    /// The message that the next probe waits for, and until when: each of the channel's has a back-off
+    /// or a moment of its own that lasts longer than the channel's wait.
+    pub fn waits_for(&self, now: i64) -> Option<(i64, i64)> {
+        let probed = matches!(
+            self.state,
+            ChannelState::Offline | ChannelState::Unauthorised | ChannelState::Rejecting
+        );
+        let probe = self.until.unwrap_or(now).max(now);
+        self.next_due.filter(|(_, at)| probed && *at > probe)
+    }
 }
 
 /// The whole file at one moment. Its `Display` is one line for the cashier.

@@ -20,7 +20,7 @@ pub(super) fn findings(info: &FileInfo, sqlite: i32) -> Vec<Finding> {
         true => Finding::new(
             Note,
             "journal_mode",
-            "the file has a write-ahead log; connections of the outbox commit with synchronous=FULL or \
+            "for the record: the file has a write-ahead log; connections of the outbox commit with synchronous=FULL or \
              more, which a power cut does not undo",
             "see that the application sets synchronous=FULL too: with NORMAL a power cut takes back \
              its last commits, the sale and its message together",
@@ -29,7 +29,7 @@ pub(super) fn findings(info: &FileInfo, sqlite: i32) -> Vec<Finding> {
             Note,
             "journal_mode",
             format!(
-                "the file has no write-ahead log (journal_mode={}): readers and writers wait for each other",
+                "for the record: the file has no write-ahead log (journal_mode={}): readers and writers wait for each other",
                 info.journal_mode
             ),
             "on a local disk, `PRAGMA journal_mode = WAL` makes both quicker; it is the \

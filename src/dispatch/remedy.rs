@@ -6,11 +6,69 @@ impl Failure {
     /// What a person can do when it goes on, in a few words; `None` where the code alone does not
     /// say.
     pub fn remedy(&self) -> Option<&'static str> {
-        remedy(&self.code)
+        remedy(&self.code, &self.text)
     }
 }
 
-pub(crate) fn remedy(code: &str) -> Option<&'static str> {
+/// What may be wrong with a certificate, in the words that a failure has for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Certificate {
+    /// Its time is over.
+    Expired,
+    /// Its time has not come, by the clock here.
+    Early,
+    /// It is another host's.
+    OtherName,
+    /// Nobody who is trusted here has signed it.
+    UnknownIssuer,
+}
+
+impl Certificate {
+    const ALL: [Self; 4] = [
+        Self::Expired,
+        Self::Early,
+        Self::OtherName,
+        Self::UnknownIssuer,
+    ];
+
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Expired => "its certificate has expired",
+            Self::Early => "its certificate is not valid yet",
+            Self::OtherName => "the name in the URL is not the certificate's",
+            Self::UnknownIssuer => "nobody who is trusted here has signed its certificate",
+        }
+    }
+
+    /// What a failure's text says about it.
+    pub(crate) fn told(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| text.contains(it.words()))
+    }
+
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Expired => {
+                "the receiver's operator must renew it; where this machine's clock is ahead, set that"
+            }
+            Self::Early => {
+                "set this machine's clock; where that is right, tell the receiver's operator"
+            }
+            Self::OtherName => {
+                "put the name that the certificate has into the URL of the settings, or let its \
+                 operator have the certificate made for this name"
+            }
+            Self::UnknownIssuer => {
+                "where a company's proxy replaces the certificate, or it has signed itself, put its \
+                 root into the system's store or into ca_file of the route"
+            }
+        }
+    }
+}
+
+pub(crate) fn remedy(code: &str, text: &str) -> Option<&'static str> {
+    if let ("tls", Some(wrong)) = (code, Certificate::told(text)) {
+        return Some(wrong.remedy());
+    }
     Some(match code {
         "tls" => {
             "set the clock if it is wrong; where a company's proxy replaces the certificate, put its \

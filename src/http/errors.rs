@@ -3,7 +3,8 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use crate::dispatch::{Failure, Outcome};
+use crate::dispatch::{Certificate, Failure, Outcome};
+use crate::stats::Utc;
 
 use super::names::NotFound;
 
@@ -74,6 +75,40 @@ pub(super) fn describe(error: &ureq::Error, place: Place<'_>) -> (&'static str, 
 /// What rustls has no word for it shows as a value of Rust.
 fn describe_tls(reason: &rustls::Error, target: &str) -> String {
     use rustls::{CertificateError, Error};
+    let day = |at: rustls::pki_types::UnixTime| {
+        let seconds = i64::try_from(at.as_secs()).unwrap_or(i64::MAX);
+        Utc(seconds.saturating_mul(1_000))
+    };
+    let wrong = match reason {
+        Error::InvalidCertificate(wrong) => wrong,
+        _ => &CertificateError::BadEncoding,
+    };
+    let told = match wrong {
+        CertificateError::Expired => Some((Certificate::Expired, String::new())),
+        CertificateError::ExpiredContext { time, not_after } => Some((
+            Certificate::Expired,
+            format!(", at {}; here it is {}", day(*not_after), day(*time)),
+        )),
+        CertificateError::NotValidYet => Some((Certificate::Early, String::new())),
+        CertificateError::NotValidYetContext { time, not_before } => Some((
+            Certificate::Early,
+            format!(
+                ", but from {} on; here it is {}",
+                day(*not_before),
+                day(*time)
+            ),
+        )),
+        CertificateError::NotValidForName => Some((Certificate::OtherName, String::new())),
+        CertificateError::NotValidForNameContext { presented, .. } => {
+            let names = presented.join(", ");
+            Some((Certificate::OtherName, format!(", which is for {names}")))
+        }
+        CertificateError::UnknownIssuer => Some((Certificate::UnknownIssuer, String::new())),
+        _ => None,
+    };
+    if let Some((wrong, more)) = told {
+        return format!("TLS with {target}: {}{more}", wrong.words());
+    }
     match reason {
         Error::InvalidCertificate(CertificateError::Other(inner)) => {
             let reason = match inner.to_string() {
@@ -155,6 +190,53 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+
+    /// Each has another culprit and another remedy.
+    #[test]
+    fn a_certificate_is_told_of_by_what_is_wrong_with_it() {
+        use rustls::CertificateError as Wrong;
+        use rustls::pki_types::UnixTime;
+        let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let (now, other) = (at(1_800_000_000), at(1_700_000_000));
+        let name = rustls::pki_types::ServerName::try_from("erp.example").unwrap();
+        let cases = [
+            (
+                Wrong::ExpiredContext {
+                    time: now,
+                    not_after: other,
+                },
+                "has expired, at 2023-11-14 22:13:20 UTC; here it is 2027-01-15 08:00:00 UTC",
+                "must renew it",
+            ),
+            (
+                Wrong::NotValidYetContext {
+                    time: other,
+                    not_before: now,
+                },
+                "is not valid yet, but from 2027-01-15 08:00:00 UTC on",
+                "set this machine's clock",
+            ),
+            (
+                Wrong::NotValidForNameContext {
+                    expected: name,
+                    presented: vec!["DnsName(\"shop.example\")".into()],
+                },
+                "the name in the URL is not the certificate's, which is for",
+                "into the URL of the settings",
+            ),
+            (
+                Wrong::UnknownIssuer,
+                "nobody who is trusted here",
+                "ca_file",
+            ),
+        ];
+        for (wrong, words, remedy) in cases {
+            let text = describe_tls(&rustls::Error::InvalidCertificate(wrong), "erp.example:443");
+            assert!(text.contains(words), "{text}");
+            let failure = Failure::new("tls", text);
+            assert!(failure.remedy().unwrap().contains(remedy), "{failure:?}");
+        }
+    }
 
     #[test]
     fn a_certificate_that_cannot_serve_is_told_of_in_words() {

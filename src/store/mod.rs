@@ -11,6 +11,7 @@ pub(crate) mod enqueue;
 pub(crate) mod file;
 pub(crate) mod find;
 mod look;
+pub(crate) mod odd;
 pub(crate) mod operate;
 #[cfg(feature = "backup")]
 mod partial;

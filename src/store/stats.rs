@@ -75,6 +75,11 @@ pub(crate) const MOST_ATTEMPTS: &str = "
       SELECT * FROM (SELECT attempts FROM outbox INDEXED BY outbox_due
                       WHERE channel = ?1 AND status = 'sending' LIMIT 10000))";
 
+/// Which message of a channel may be tried first. Index `outbox_due`.
+pub(crate) const NEXT_DUE: &str = "
+    SELECT id, next_attempt_at AS at FROM outbox INDEXED BY outbox_due
+     WHERE channel = ?1 AND status = 'pending' ORDER BY next_attempt_at, id LIMIT 1";
+
 pub(crate) const STATES: &str = "
     SELECT channel, state, since, until, reason_code, reason, paused_at, paused_by, pause_reason,
            clock_skew, on_dead
@@ -170,6 +175,9 @@ pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Stats> {
     ) in channels
     {
         channel.channel = name.show();
+        if channel.counts.pending > 0 {
+            channel.next_due = next_due(conn, &name)?;
+        }
         stats.total.add(&channel.counts);
         stats.channels.push(channel);
     }
@@ -177,6 +185,12 @@ pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Stats> {
     let conflicts: i64 = conn.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
     stats.conflicts = conflicts.unsigned_abs();
     Ok(stats)
+}
+
+fn next_due(conn: &Connection, name: &Name) -> Result<Option<(i64, i64)>> {
+    let mut statement = conn.prepare_cached(NEXT_DUE)?;
+    let read = |row: &Row<'_>| Ok(number(row, "id")?.zip(number(row, "at")?));
+    Ok(statement.query_row([name], read).optional()?.flatten())
 }
 
 /// A channel while it is counted.

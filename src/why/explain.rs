@@ -6,11 +6,12 @@ use rusqlite::Connection;
 
 use crate::circuit::{Admission, Channel};
 use crate::clock::FIRST_HONEST;
-use crate::dispatch::{Dispatcher, Failure};
+use crate::dispatch::{Certificate, Dispatcher, Failure};
 use crate::entry::Status;
 use crate::error::{Error, Result};
 use crate::settings::MAX_LEASE;
 use crate::stats::{ChannelState, far_ahead, other_unit};
+use crate::store::odd::is_page;
 use crate::store::settle;
 use crate::store::why::{self as evidence, Facts};
 use crate::why::{Fault, Reason, Why, WhyGroup};
@@ -363,8 +364,14 @@ fn blame(code: Option<&str>, text: Option<&str>, others: bool) -> Fault {
     match code {
         None if others => Fault::Message,
         None => Fault::Nobody,
+        Some("tls") => match text.and_then(Certificate::told) {
+            Some(Certificate::Expired) => Fault::Receiver,
+            Some(Certificate::Early) => Fault::Machine,
+            Some(Certificate::OtherName) => Fault::Route,
+            Some(Certificate::UnknownIssuer) | None => Fault::Network,
+        },
         Some(
-            "refused" | "dns" | "tls" | "timeout" | "proxy" | "unreachable" | "reset" | "portal"
+            "refused" | "dns" | "timeout" | "proxy" | "unreachable" | "reset" | "portal"
             | "garbage",
         ) => Fault::Network,
         Some("reply_rule") if text.is_some_and(|it| it.split(": ").any(is_page)) => Fault::Network,
@@ -393,14 +400,4 @@ fn expiry_fault(at: Option<i64>) -> Fault {
         Some(_) => Fault::Message,
         None => Fault::Nobody,
     }
-}
-
-/// Whether an answer that begins so is a web page, as something in between sends it.
-fn is_page(start: &str) -> bool {
-    let start = start.trim_start_matches('\u{feff}').trim_start();
-    ["<!doctype html", "<html"].iter().any(|it| {
-        start
-            .get(..it.len())
-            .is_some_and(|start| start.eq_ignore_ascii_case(it))
-    })
 }

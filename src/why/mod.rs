@@ -141,6 +141,8 @@ pub enum Fault {
     Route,
     /// What lies between.
     Network,
+    /// This machine: its clock.
+    Machine,
     /// A person who decided so.
     Operator,
     /// Nobody: it takes its course.
@@ -155,6 +157,7 @@ impl Fault {
             Self::Receiver => "receiver",
             Self::Route => "route",
             Self::Network => "network",
+            Self::Machine => "machine",
             Self::Operator => "operator",
             Self::Nobody => "nobody",
         }

@@ -162,6 +162,7 @@ impl fmt::Display for Why {
             }
             Fault::Route => "The fault lies with the route: its address, credentials or settings. ",
             Fault::Network => "The fault lies with the network. ",
+            Fault::Machine => "The fault is probably this machine's clock. ",
             Fault::Operator => "A person decided so. ",
             Fault::Nobody => "Nobody is at fault. ",
         })?;
@@ -210,12 +211,13 @@ impl Reason {
 impl Why {
     /// What a person can do about the failure that it waits after, when that goes on.
     pub fn remedy(&self) -> Option<&'static str> {
+        let text = self.detail.as_deref().unwrap_or_default();
         match self.reason {
-            Reason::Dead if self.fault == Fault::Route => remedy(self.cause.as_deref()?),
+            Reason::Dead if self.fault == Fault::Route => remedy(self.cause.as_deref()?, text),
             // The address serves others.
             Reason::BackOff if self.fault == Fault::Message => None,
             Reason::BackOff | Reason::Offline | Reason::NoOther | Reason::NoDrain => {
-                remedy(self.cause.as_deref()?)
+                remedy(self.cause.as_deref()?, text)
             }
             _ => None,
         }
@@ -316,7 +318,10 @@ impl Why {
             }
             Reason::Holding => "It goes out by itself afterwards; `resume` ends the pause sooner.",
             Reason::Paused => "Resume the channel.",
-            Reason::Claimed { stale: false, .. } => "Wait for the answer.",
+            Reason::Claimed { stale: false, .. } => {
+                "Wait for the answer; where the process that claimed it is gone, the next drain takes \
+                 it back when the lease has ended."
+            }
             Reason::Claimed { .. } => {
                 "The next drain takes it back and sends it again under the same message id."
             }

@@ -19,6 +19,7 @@ mod said;
 mod settings;
 mod sink;
 mod slips;
+mod standing;
 mod store;
 mod text;
 mod told;

@@ -115,7 +115,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let info = outbox.file_info()?;
     let mut findings = outbox.check()?;
     findings.extend(disk(&outbox, &info));
-    findings.sort_by_key(|it| std::cmp::Reverse(it.severity));
+    findings.sort_by_key(Finding::rank);
     if let Some(path) = &arguments.config {
         match settings::load(path, None) {
             Ok(loaded) => {
@@ -126,7 +126,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             }
             Err(error) => findings.extend(faults(&error)),
         }
-        findings.sort_by_key(|it| std::cmp::Reverse(it.severity));
+        findings.sort_by_key(Finding::rank);
     }
     let needs_person = findings.iter().any(Finding::needs_person);
     let mut out = Out::new();

@@ -3,10 +3,11 @@
 use anyhow::Context;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
-use sqlite_outbox::{Conflict, Entry, Error, Outbox, Resolution};
+use sqlite_outbox::{Conflict, Entry, Error, Outbox, Resolution, Status};
 
 use super::entry::{self, Body, difference};
 use super::operate::operator;
+use super::shell::quoted_path;
 use crate::args::{Database, Exit, Format, Usage};
 use crate::output::{Column, Out, Table, Tone, age, count, exact, note, now};
 
@@ -340,8 +341,25 @@ fn show(outbox: &Outbox, id: i64, json: bool, out: &mut Out) -> anyhow::Result<(
         }
     }
     super::show::payload("payload that is kept aside", &conflict.payload, out)?;
-    match &holder {
-        Some(it) => super::show::payload("payload of the key's holder", &it.payload, out),
-        None => Ok(()),
+    if let Some(it) = &holder {
+        super::show::payload("payload of the key's holder", &it.payload, out)?;
     }
+    out.line("\nWhat to do, one of:")?;
+    // What was tried may have arrived.
+    let open = holder.as_ref().is_some_and(|it| {
+        matches!(it.status, Status::Pending | Status::Waiting)
+            && it.last_attempt_at.is_none()
+            && it.ordering_key == conflict.ordering_key
+    });
+    let db = quoted_path(outbox.path());
+    for (possible, choice) in [
+        (true, "--enqueue-as KEY   # send it too, under another key"),
+        (open, "--replace   # send it in the holder's place"),
+        (true, "--drop   # forget it"),
+    ] {
+        if possible {
+            out.text(&format!("  outbox conflicts {db} {id} {choice}"))?;
+        }
+    }
+    Ok(())
 }

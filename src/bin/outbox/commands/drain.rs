@@ -1,17 +1,20 @@
 //! `outbox drain`: send what can be sent now, and say what is left and why.
 
+mod bar;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde::Serialize;
 use sqlite_outbox::{
-    Cancel, ChannelReport, ChannelState, DrainReport, Ended, Event, Outbox, Reason, Status, Tally,
+    Cancel, ChannelReport, ChannelState, DrainReport, Ended, Event, Filter, Outbox, Reason, Status,
     WhyGroup,
 };
+
+use bar::Bar;
 
 use super::crowd;
 use super::shell::quoted_path;
@@ -19,8 +22,8 @@ use super::status;
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::logger::{self, Loudness, Role};
 use crate::output::{
-    Column, Out, Table, Tone, age, brief, count, error_width, note, per_second, printable_name,
-    thousands, unless_closed,
+    Column, Out, Table, Tone, age, ago, brief, count, exact, note, now,
+    printable_name, thousands, unless_closed,
 };
 use crate::settings::{self, Loaded};
 use crate::signals::Signals;
@@ -28,7 +31,8 @@ use crate::signals::Signals;
 /// Send what can be sent now, and say what is left and why
 ///
 /// Ends when nothing is due and nothing is under way. Does not wait for back-off, schedules or a
-/// receiver that is down: their messages stay, and the next drain finds them.
+/// receiver that is down: their messages stay, and the next drain finds them. What another process has
+/// claimed is waited for: after a crash until its lease ends, 30 s where the settings say nothing else.
 #[derive(Debug, Args)]
 #[command(
     group(ArgGroup::new("target").required(true).args(["config", "url"])),
@@ -80,6 +84,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let signal = Signals::listen()?;
     let plain = arguments.loudness.is_plain() && !arguments.format.json;
     let bar = Bar::new(plain, || outbox.unsent());
+    if let Some(text) = claimed(&outbox)?.filter(|_| !arguments.loudness.quiet) {
+        bar.above(|| note(&text));
+    }
     let cancel = Cancel::new();
     let mut draining = outbox
         .draining(&loaded.dispatcher)
@@ -120,6 +127,25 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     })
 }
 
+/// Of the messages that others have claimed, the one that may keep the drain waiting longest: whoever
+/// claimed it may be gone.
+fn claimed(outbox: &Outbox) -> anyhow::Result<Option<String>> {
+    const LOOKED_AT: usize = 1_000;
+    let filter = Filter::new().status(Status::Sending).limit(LOOKED_AT);
+    let sending = outbox.list(&filter)?;
+    let last = sending.iter().max_by_key(|it| it.next_attempt_at);
+    let now = now();
+    Ok(last.filter(|it| it.next_attempt_at > now).map(|it| {
+        format!(
+            "message {} was claimed by another process, which sends it or is gone; its lease ends {} \
+             ({}), and this drain may wait for that",
+            it.id,
+            ago(it.next_attempt_at, now),
+            exact(it.next_attempt_at)
+        )
+    }))
+}
+
 /// Says once that the file cannot be written: until it can, nothing goes out, and it may last.
 fn observer(loudness: Loudness) -> impl Fn(&Event) + Send + Sync {
     let told = AtomicBool::new(loudness.quiet);
@@ -144,61 +170,6 @@ fn load(arguments: &Arguments) -> anyhow::Result<Loaded> {
             settings::one_url(url, arguments.allow_http, workers)
                 .map_err(|error| Usage(format!("--url: {error}")).into())
         }
-    }
-}
-
-/// How far it is, on a terminal only.
-struct Bar(ProgressBar);
-
-impl Bar {
-    fn new(wanted: bool, unsent: impl FnOnce() -> sqlite_outbox::Result<u64>) -> Self {
-        let target = match wanted {
-            true => ProgressDrawTarget::stderr(),
-            false => ProgressDrawTarget::hidden(),
-        };
-        let bar = ProgressBar::with_draw_target(None, target);
-        if bar.is_hidden() {
-            return Self(bar);
-        }
-        bar.set_length(unsent().unwrap_or(0));
-        if let Ok(style) = ProgressStyle::with_template(&template(error_width().unwrap_or(80))) {
-            bar.set_style(style.with_key("pace", pace));
-        }
-        Self(bar)
-    }
-
-    fn show(&self, tally: &Tally) {
-        let settled = tally.sent + tally.dead + tally.expired;
-        self.0.set_position(settled);
-        if self.0.length().is_some_and(|length| settled > length) {
-            self.0.set_length(settled);
-        }
-    }
-
-    fn stopping(&self) {
-        self.0.set_message("stopping …");
-    }
-
-    fn clear(&self) {
-        self.0.finish_and_clear();
-    }
-}
-
-/// One line on any terminal: where there is no room for all of it, the bar gives way.
-fn template(width: usize) -> String {
-    let numbers = "{human_pos} of {human_len}{pace}  {msg}";
-    match width.saturating_sub(56) {
-        0..8 => numbers.into(),
-        room => format!("{{bar:{}}} {numbers}", room.min(24)),
-    }
-}
-
-/// `  1,244/s, 12 s left`, once something has gone out.
-fn pace(state: &ProgressState, out: &mut dyn std::fmt::Write) {
-    let rate = state.per_sec();
-    if state.pos() > 0 && rate > 0.0 {
-        let left = i64::try_from(state.eta().as_millis()).unwrap_or(i64::MAX);
-        let _ = write!(out, "  {}, {} left", per_second(rate), age(left));
     }
 }
 

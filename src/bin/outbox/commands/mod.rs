@@ -76,7 +76,7 @@ Example:
     /// Let a channel go on, whatever stopped it
     ///
     /// A pause, a receiver that is down or asked for a delay, refused credentials, too many
-    /// rejections: it is tried at once, and the next ten rejections are believed again.
+    /// rejections: it is tried at once, but for messages in a back-off of their own, and the next ten rejections are believed again.
     #[command(after_help = "Example:\n  outbox resume till.db sales")]
     Resume(operate::OfChannel),
     Export(export::Arguments),

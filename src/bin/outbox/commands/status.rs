@@ -190,6 +190,12 @@ pub(super) fn print(
         if let Some(reason) = &channel.reason {
             out.paragraph("    ", Tone::Plain, brief(reason))?;
         }
+        if let Some((message, _)) = channel.waits_for(stats.now) {
+            let path = quoted_path(path);
+            out.text(&format!(
+                "    outbox edit {path} id:{message} --available now   # tries it now"
+            ))?;
+        }
     }
     for (state, more) in alike {
         let number = count(more.len() as u64, "more channel", "more channels");
@@ -333,7 +339,12 @@ pub(super) fn span(channel: &ChannelStats, now: i64) -> String {
     };
     let parts = [by, channel.since.map(since)];
     let mut text = parts.into_iter().flatten().collect::<Vec<_>>().join(" ");
-    if let Some(until) = channel.until {
+    if let Some((message, at)) = channel.waits_for(now) {
+        let due = ago(at, now);
+        text.push_str(&format!(
+            ", the next probe waits for message {message}, due {due}"
+        ));
+    } else if let Some(until) = channel.until {
         let what = match channel.state {
             ChannelState::Holding => "goes on",
             _ => "next probe",

@@ -58,7 +58,7 @@ impl Tone {
     }
 }
 
-/// Standard output. Buffered; everything is out when [`Out::finish`] answers.
+/// Standard output. Buffered; everything is out when [`Out::flush`] answers.
 pub(crate) struct Out {
     stream: Box<dyn Write>,
     /// Columns of the terminal; `None` where there is none.

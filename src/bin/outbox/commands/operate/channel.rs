@@ -7,8 +7,9 @@ use sqlite_outbox::ChannelStats;
 
 use super::{operator, who};
 use crate::args::{Database, Exit, Format};
+use crate::commands::shell::quoted_path;
 use crate::nearest::there_are;
-use crate::output::Out;
+use crate::output::{Out, ago, now};
 
 /// Which channel, and why.
 #[derive(Debug, Args)]
@@ -69,6 +70,15 @@ pub(crate) fn run(arguments: &Arguments, change: Change) -> anyhow::Result<Exit>
             ),
             Change::Resume => format!("{name} goes on, unsent messages: {unsent}"),
         })?;
+        let resumed = stats.filter(|_| change == Change::Resume);
+        if let Some((id, at)) = resumed.and_then(|it| it.next_due).filter(|it| it.1 > now()) {
+            out.text(&format!(
+                "nothing is tried before message {id} is due, {}; `outbox edit {} id:{id} --available \
+                 now` tries it at once",
+                ago(at, now()),
+                quoted_path(&arguments.database.db)
+            ))?;
+        }
     }
     out.flush()?;
     Ok(Exit::Done)

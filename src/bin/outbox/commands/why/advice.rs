@@ -83,6 +83,10 @@ impl<'a> Place<'a> {
                 self.command("check", &self.config()),
                 self.command("edit", &format!("{message} --available now")),
             ],
+            Reason::BackOff => {
+                let rest = format!("{message} --available now");
+                vec![self.command("edit", &rest) + "   # where it should not wait"]
+            }
             Reason::FarAhead => {
                 vec![self.command("edit", &format!("{message} --available now"))]
             }
@@ -109,7 +113,11 @@ impl<'a> Place<'a> {
     /// For a message that cannot be sent as it is: the edit that reaches what is wrong, which the
     /// reason begins with.
     pub(super) fn edit(&self, id: i64, reason: Option<&str>) -> String {
-        let column = reason.and_then(|it| it.split_whitespace().next());
+        // What its route wants of it is at the end, what its row has at the beginning.
+        let lacks = |it: &'static str| reason.and_then(move |reason| reason.split(it).nth(1));
+        let rest = lacks("the message has no ").or(reason);
+        let column = rest.and_then(|it| it.split_whitespace().next());
+        let column = column.map(|it| it.trim_matches([',', '.', ';', ':']));
         let (change, remark) = match column.unwrap_or_default() {
             "channel" => ("--to-channel CHANNEL", ""),
             "ordering_key" => ("--ordering-key KEY", "or '' for none"),
@@ -134,6 +142,14 @@ impl<'a> Place<'a> {
     pub(super) fn retry_group(&self, channel: &str, code: &str) -> String {
         let (channel, code) = (option("--channel", channel), option("--code", code));
         self.command("retry", &format!("--all {channel} {code}"))
+    }
+
+    /// The command of a finding.
+    pub(super) fn helps(&self, words: &[String]) -> String {
+        match words.split_first() {
+            Some((name, rest)) => self.command(name, &rest.join(" ")),
+            None => String::new(),
+        }
     }
 
     pub(super) fn resume(&self, channel: &str) -> String {

@@ -288,6 +288,12 @@ fn whole(
         out.paragraph("", Tone::Plain, CONFLICTS)?;
         command(&place.conflicts(&[]), out)?;
     }
+    for finding in outbox.unnoticed()? {
+        gap(out)?;
+        out.paragraph("", Tone::Bad, &finding.text)?;
+        out.paragraph("", Tone::Plain, &finding.remedy)?;
+        command(&place.helps(&finding.command), out)?;
+    }
     match first {
         true => out.line("nothing is waiting"),
         false => Ok(()),
