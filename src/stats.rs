@@ -140,14 +140,15 @@ pub struct ChannelStats {
 
 impl ChannelStats {
     /// The message that the next probe waits for, and until when: each of the channel's has a back-off
-    /// or a moment of its own that lasts longer than the channel's wait.
+    /// or a moment of its own that lasts longer, by a minute or more, than the channel's wait.
     pub fn waits_for(&self, now: i64) -> Option<(i64, i64)> {
         let probed = matches!(
             self.state,
             ChannelState::Offline | ChannelState::Unauthorised | ChannelState::Rejecting
         );
-        let probe = self.until.unwrap_or(now).max(now);
-        self.next_due.filter(|(_, at)| probed && *at > probe)
+        // What is given back waits for some seconds.
+        let soon = self.until.unwrap_or(now).max(now).saturating_add(60_000);
+        self.next_due.filter(|(_, at)| probed && *at > soon)
     }
 }
 

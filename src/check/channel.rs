@@ -74,16 +74,18 @@ pub(super) fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
         _ => return None,
     };
     let waits = channel.waits_for(now);
+    let offline = channel.state == ChannelState::Offline;
     let remedy = match waits {
         Some((id, at)) => format!(
-            "nothing is lost; the next probe waits for message {id}, due in {}: `drain --now`, or an \
-             edit of its schedule, brings it forward",
+            "{}; the next probe waits for message {id}, due in {}: `drain --now`, or an edit of its \
+             schedule, brings it forward",
+            if offline { "nothing is lost" } else { remedy },
             Age(at.saturating_sub(now))
         ),
         None => remedy.into(),
     };
     let remedy = match dispatch::remedy(cause, channel.reason.as_deref().unwrap_or_default()) {
-        Some(more) if channel.state == ChannelState::Offline => format!("{remedy}; {more}"),
+        Some(more) if offline => format!("{remedy}; {more}"),
         _ => remedy,
     };
     let helps = severity > Note || channel.state == ChannelState::Paused;
@@ -96,8 +98,10 @@ pub(super) fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
     }
     let finding = Finding::new(severity, code, text, remedy).channel(&channel.channel);
     Some(match waits {
-        Some((id, _)) => finding.command(["edit", &format!("id:{id}"), "--available", "now"]),
-        None if helps => finding.command(["resume", &channel.channel]),
-        None => finding,
+        Some((id, _)) if offline => {
+            finding.command(["edit", &format!("id:{id}"), "--available", "now"])
+        }
+        _ if helps => finding.command(["resume", &channel.channel]),
+        _ => finding,
     })
 }

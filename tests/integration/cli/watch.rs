@@ -8,6 +8,8 @@ fn without_a_terminal_there_is_one_clear_error() {
     let ran = desk.run(["watch", "till.db"]);
     ran.failed(1, "needs a terminal");
     assert!(ran.err.contains("`outbox status`"), "{ran:?}");
+    desk.run(["watch", "till.db", "--config", "outbox.toml"])
+        .failed(1, "needs a terminal");
 }
 
 #[test]

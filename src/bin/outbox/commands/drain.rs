@@ -22,8 +22,8 @@ use super::status;
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::logger::{self, Loudness, Role};
 use crate::output::{
-    Column, Out, Table, Tone, age, ago, brief, count, exact, note, now,
-    printable_name, thousands, unless_closed,
+    Column, Out, Table, Tone, age, ago, brief, count, exact, note, now, printable_name, thousands,
+    unless_closed,
 };
 use crate::settings::{self, Loaded};
 use crate::signals::Signals;

@@ -1,5 +1,5 @@
 //! One file for each command: its arguments, and what it does. A new one is a file, a variant and
-//! a line in [`run`].
+//! a line in [`run()`].
 
 mod backup;
 mod bundle;

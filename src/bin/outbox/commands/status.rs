@@ -112,7 +112,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
 }
 
 /// Says which channels no section of the settings serves: that is not in the file.
-fn unrouted(stats: &mut Stats, loaded: &Loaded) {
+pub(super) fn unrouted(stats: &mut Stats, loaded: &Loaded) {
     for channel in &mut stats.channels {
         let flows = channel.state == ChannelState::Ok && channel.counts.unsent() > 0;
         if flows && !loaded.dispatcher.serves(&channel.channel) {

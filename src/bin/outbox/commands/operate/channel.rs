@@ -71,7 +71,10 @@ pub(crate) fn run(arguments: &Arguments, change: Change) -> anyhow::Result<Exit>
             Change::Resume => format!("{name} goes on, unsent messages: {unsent}"),
         })?;
         let resumed = stats.filter(|_| change == Change::Resume);
-        if let Some((id, at)) = resumed.and_then(|it| it.next_due).filter(|it| it.1 > now()) {
+        if let Some((id, at)) = resumed
+            .and_then(|it| it.next_due)
+            .filter(|it| it.1 > now() + 60_000)
+        {
             out.text(&format!(
                 "nothing is tried before message {id} is due, {}; `outbox edit {} id:{id} --available \
                  now` tries it at once",

@@ -186,11 +186,16 @@ fn channels(sheet: &Sheet, model: &Model) -> List {
     let rate = widest(|it| &it.rate, 4, 7);
     let others = others(state, oldest, rate);
     let most = match width {
-        WIDE.. => 24,
+        // Names have what the reasons beside them leave.
+        WIDE.. => {
+            let reasons = channels.iter().map(|it| it.why.width()).max();
+            let taken = others + 16 + 4 + reasons.unwrap_or(0);
+            width.saturating_sub(taken).clamp(24, 48)
+        }
         // Then a long name gives way to the course of time, where that gets its place.
         60.. => match width.saturating_sub(others) {
             room if room < 10 + LEAST_DEPTH => room.clamp(10, 24),
-            room => (room - LEAST_DEPTH).clamp(10, 24),
+            room => (room - LEAST_DEPTH).clamp(10, (room / 2).max(24)),
         },
         _ => width.saturating_sub(40).max(7),
     };

@@ -9,7 +9,7 @@ mod sheet;
 mod tests;
 
 use std::io::{IsTerminal, stdout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -23,6 +23,7 @@ use sqlite_outbox::{Clock, SystemClock};
 use super::operate::who;
 use crate::args::{self, Database, Exit};
 use crate::output::{colours, dumb};
+use crate::settings::{self, Loaded};
 use crate::signals::Signals;
 use crate::threads;
 
@@ -50,6 +51,9 @@ pub(crate) struct Arguments {
     /// Read the file this often
     #[arg(long, value_name = "D", default_value = "1s", value_parser = every)]
     every: Duration,
+    /// The settings file: to see channels without a route
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 fn every(text: &str) -> Result<Duration, String> {
@@ -67,8 +71,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     if !stdout().is_terminal() || dumb() {
         bail!("watch needs a terminal to draw on; `outbox status` prints the same once");
     }
+    let config = arguments.config.as_deref();
+    let loaded = config.map(|it| settings::load(it, None)).transpose()?;
     let signals = Signals::listen()?;
-    let mut link = Link::start(path)?;
+    let mut link = Link::start(path, loaded)?;
     let mut screen = Screen::open()?;
     let mut model = Model::new(&path.to_string_lossy());
     let ended = watch(
@@ -180,8 +186,8 @@ struct Link {
 }
 
 impl Link {
-    fn start(path: &Path) -> anyhow::Result<Self> {
-        let reader = Reader::new(path, who());
+    fn start(path: &Path, loaded: Option<Loaded>) -> anyhow::Result<Self> {
+        let reader = Reader::new(path, who(), loaded);
         let (ask, asks) = channel();
         let (tell, told) = channel();
         let thread = threads::start("outbox-watch", move || reader.serve(&asks, &tell))

@@ -7,7 +7,9 @@ use std::sync::mpsc::{Receiver, Sender};
 use sqlite_outbox::{Error, Filter, Outbox, Result, Selection, Status};
 
 use super::model::{Action, Letter, Look};
+use crate::commands::status;
 use crate::output::count;
+use crate::settings::Loaded;
 
 /// Failed messages that are shown, at most.
 const FAILED: usize = 100;
@@ -37,14 +39,17 @@ type Identity = (u64, u64);
 pub(super) struct Reader {
     path: PathBuf,
     who: String,
+    /// Who knows the routes, if anybody was named.
+    loaded: Option<Loaded>,
     open: Option<(Identity, Outbox)>,
 }
 
 impl Reader {
-    pub(super) fn new(path: &Path, who: String) -> Self {
+    pub(super) fn new(path: &Path, who: String, loaded: Option<Loaded>) -> Self {
         Self {
             path: path.into(),
             who,
+            loaded,
             open: None,
         }
     }
@@ -95,7 +100,10 @@ impl Reader {
 
     fn look(&mut self) -> Result<Look> {
         let outbox = self.outbox()?;
-        let stats = outbox.stats()?;
+        let mut stats = outbox.stats()?;
+        if let Some(loaded) = &self.loaded {
+            status::unrouted(&mut stats, loaded);
+        }
         let list = |status, number: u64, filter: Filter| match number {
             0 => Ok(Vec::new()),
             _ => outbox.list(&filter.status(status)),
