@@ -21,14 +21,17 @@ pub(crate) enum Certificate {
     OtherName,
     /// Nobody who is trusted here has signed it.
     UnknownIssuer,
+    /// It is an authority's, as one that signed itself often is.
+    Authority,
 }
 
 impl Certificate {
-    const ALL: [Self; 4] = [
+    const ALL: [Self; 5] = [
         Self::Expired,
         Self::Early,
         Self::OtherName,
         Self::UnknownIssuer,
+        Self::Authority,
     ];
 
     pub(crate) fn words(self) -> &'static str {
@@ -37,6 +40,7 @@ impl Certificate {
             Self::Early => "its certificate is not valid yet",
             Self::OtherName => "the name in the URL is not the certificate's",
             Self::UnknownIssuer => "nobody who is trusted here has signed its certificate",
+            Self::Authority => "it shows the certificate of an authority",
         }
     }
 
@@ -60,6 +64,10 @@ impl Certificate {
             Self::UnknownIssuer => {
                 "where a company's proxy replaces the certificate, or it has signed itself, put its \
                  root into the system's store or into ca_file of the route"
+            }
+            Self::Authority => {
+                "the receiver's operator must give it a certificate of a server, as one that has signed \
+                 itself often is none"
             }
         }
     }

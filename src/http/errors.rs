@@ -113,7 +113,10 @@ fn describe_tls(reason: &rustls::Error, target: &str) -> String {
         Error::InvalidCertificate(CertificateError::Other(inner)) => {
             let reason = match inner.to_string() {
                 it if it == "CaUsedAsEndEntity" => {
-                    "it shows the certificate of an authority, which is not one for a server".into()
+                    format!(
+                        "{}, which is not one for a server",
+                        Certificate::Authority.words()
+                    )
                 }
                 it => format!("invalid peer certificate: {it}"),
             };
@@ -249,6 +252,13 @@ mod tests {
             other("CaUsedAsEndEntity"),
             "TLS with erp.example:443: it shows the certificate of an authority, which is not one for \
              a server"
+        );
+        let failure = Failure::new("tls", other("CaUsedAsEndEntity"));
+        assert!(
+            failure
+                .remedy()
+                .unwrap()
+                .contains("certificate of a server")
         );
         assert_eq!(
             other("a curve of its own"),

@@ -169,7 +169,7 @@ fn what_is_settled(conn: &Connection) {
         ("(channel=? AND dedupe_key=?)", &[enqueue::HOLDER]),
         (
             "outbox_due (channel=? AND status=?",
-            &[stats::MOST_ATTEMPTS],
+            &[stats::MOST_ATTEMPTS, stats::NEXT_DUE],
         ),
         ("outbox_expiry", &[upkeep::DATED_BEFORE]),
         (

@@ -365,7 +365,7 @@ fn blame(code: Option<&str>, text: Option<&str>, others: bool) -> Fault {
         None if others => Fault::Message,
         None => Fault::Nobody,
         Some("tls") => match text.and_then(Certificate::told) {
-            Some(Certificate::Expired) => Fault::Receiver,
+            Some(Certificate::Expired | Certificate::Authority) => Fault::Receiver,
             Some(Certificate::Early) => Fault::Machine,
             Some(Certificate::OtherName) => Fault::Route,
             Some(Certificate::UnknownIssuer) | None => Fault::Network,

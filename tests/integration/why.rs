@@ -282,6 +282,22 @@ fn a_charged_failure_is_blamed_on_what_failed() {
     let unreachable = |code| Outcome::Unreachable(Failure::new(code, "it failed"));
     let cases = [
         (unreachable("tls"), Fault::Network, "set the clock"),
+        (
+            Outcome::Unreachable(Failure::new(
+                "tls",
+                "TLS with a: its certificate has expired",
+            )),
+            Fault::Receiver,
+            "must renew it",
+        ),
+        (
+            Outcome::Unreachable(Failure::new(
+                "tls",
+                "TLS with a: its certificate is not valid yet",
+            )),
+            Fault::Machine,
+            "this machine's clock",
+        ),
         (unreachable("reset"), Fault::Network, "check the network"),
         (unreachable("refused"), Fault::Network, "check the port"),
         (unreachable("dns"), Fault::Network, "check the name"),
