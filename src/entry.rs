@@ -178,8 +178,7 @@ pub struct AuditEntry {
 pub struct DeadReason {
     /// Their channel.
     pub channel: String,
-    /// What their last failed attempt came to, as a stable word; `unknown` where none is recorded,
-    /// `other` for what is left when there are more than a thousand groups.
+    /// What their last failed attempt came to, as a stable word; `unknown` where none is recorded.
     pub code: String,
     /// The HTTP status of that attempt, where there was one.
     pub http_status: Option<i64>,
@@ -191,7 +190,7 @@ pub struct DeadReason {
     pub newest: Option<i64>,
     /// The last enqueued of them, as an example.
     pub sample: i64,
-    /// The example's error.
+    /// The example's error. It is left out of all but a thousand groups: there may be very many.
     pub text: Option<String>,
 }
 

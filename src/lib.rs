@@ -133,7 +133,7 @@ pub use error::{Error, Result};
 #[cfg(feature = "http")]
 pub use http::{
     Call, Credential, CredentialRequest, CredentialSource, HttpDispatcher, HttpDispatcherBuilder,
-    Otherwise, Preview, Reply, ReplyRule, Route, Secret,
+    Otherwise, Preview, Receiver, Reply, ReplyRule, Route, Secret,
 };
 pub use message::{DEFAULT_MAX_PAYLOAD, Enqueued, MAX_HEADERS, MAX_NAME, Message, OnDuplicate};
 pub use observer::{Event, Observer};

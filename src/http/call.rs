@@ -1,14 +1,21 @@
 //! Calling on the receivers, to see whether somebody is there and who the certificate says it is.
 
+use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ureq::http::header::DATE;
 use ureq::http::{Method, Request};
 
 use crate::dispatch::Failure;
 
+use super::errors::no_tls;
 use super::plan::Plan;
 use super::{HttpDispatcher, errors, judge, send};
+
+/// How long the second look may take, at each of the first addresses.
+const PATIENCE: Duration = Duration::from_secs(2);
+const ADDRESSES: usize = 4;
 
 /// What came of calling on a route's receiver; see [`HttpDispatcher::call_on_receivers`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,28 +32,46 @@ pub struct Call {
 }
 
 impl HttpDispatcher {
-    /// Asks every receiver for `HEAD /`, over its route's proxy and certificates, on a connection
-    /// of its own, one after the other. No credentials and no message go out. Any status will do:
-    /// somebody is there, and TLS is in order. Channels with the same receiver, proxy and
-    /// certificates are one call.
-    pub fn call_on_receivers(&self) -> Vec<Call> {
-        let routes = self.0.routes.iter();
-        let routes = routes.map(|(name, plan)| (name.as_str(), plan));
-        let fallback = self.0.fallback.iter().map(|plan| ("default", plan));
-        let mut calls: Vec<(&Plan, Vec<String>)> = Vec::new();
-        for (channel, plan) in routes.chain(fallback) {
-            let same = |(it, _): &&mut (&Plan, _)| {
-                it.url.https == plan.url.https
-                    && it.target == plan.target
-                    && Arc::ptr_eq(&it.line, &plan.line)
+    /// The receivers, to be called on one after the other or side by side. Channels with the same
+    /// receiver, proxy and certificates have one.
+    pub fn receivers(&self) -> Vec<Receiver<'_>> {
+        let mut receivers: Vec<Receiver<'_>> = Vec::new();
+        for (channel, plan) in self.plans() {
+            let same = |it: &&mut Receiver<'_>| {
+                it.plan.url.https == plan.url.https
+                    && it.plan.target == plan.target
+                    && Arc::ptr_eq(&it.plan.line, &plan.line)
             };
-            match calls.iter_mut().find(same) {
-                Some((_, channels)) => channels.push(channel.into()),
-                None => calls.push((plan, vec![channel.into()])),
+            match receivers.iter_mut().find(same) {
+                Some(known) => known.channels.push(channel.into()),
+                None => receivers.push(Receiver {
+                    plan,
+                    channels: vec![channel.into()],
+                }),
             }
         }
-        let calls = calls.into_iter();
-        calls.map(|(plan, channels)| call(channels, plan)).collect()
+        receivers
+    }
+
+    /// Calls on all [`receivers`](Self::receivers), one after the other.
+    pub fn call_on_receivers(&self) -> Vec<Call> {
+        self.receivers().into_iter().map(Receiver::call).collect()
+    }
+}
+
+/// Somebody to call on; see [`HttpDispatcher::receivers`].
+#[derive(Debug)]
+pub struct Receiver<'a> {
+    plan: &'a Plan,
+    channels: Vec<String>,
+}
+
+impl Receiver<'_> {
+    /// Asks for `HEAD /`, over the route's proxy and certificates, on a connection of its own. No
+    /// credentials and no message go out. Any status will do: somebody is there, and TLS is in order.
+    /// It takes as long as the route's timeouts allow.
+    pub fn call(self) -> Call {
+        call(self.channels, self.plan)
     }
 }
 
@@ -73,8 +98,19 @@ fn call(channels: Vec<String>, plan: &Plan) -> Call {
         }
         Err((error, _)) => {
             let (code, text) = errors::describe(&error, send::place(plan));
-            Err(Failure::new(code, text))
+            let mute = plan.url.https && plan.proxy.is_none() && code == "timeout";
+            Err(match mute && answers_tcp(plan) {
+                true => Failure::new("tls", no_tls(&plan.target)),
+                false => Failure::new(code, text),
+            })
         }
     };
     call
+}
+
+/// Whether somebody takes a connection, whatever is spoken over it.
+fn answers_tcp(plan: &Plan) -> bool {
+    let addresses = plan.target.to_socket_addrs();
+    let mut addresses = addresses.into_iter().flatten().take(ADDRESSES);
+    addresses.any(|it| TcpStream::connect_timeout(&it, plan.connect_timeout.min(PATIENCE)).is_ok())
 }

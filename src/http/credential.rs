@@ -102,6 +102,13 @@ where
     }
 }
 
+/// A secret of one's own is the same for everyone.
+const NOBODY: CredentialRequest<'_> = CredentialRequest {
+    channel: "",
+    principal: None,
+    rejected: false,
+};
+
 /// One credential of a route, as it was set.
 #[derive(Clone)]
 pub(super) enum Scheme {
@@ -159,13 +166,11 @@ impl Scheme {
         }
     }
 
-    /// Reads the secret and forgets it. A source is not asked: that may log in somewhere.
-    pub(super) fn try_read(&self) -> anyhow::Result<()> {
+    /// Reads the secret. A source is not asked: that may log in somewhere.
+    pub(super) fn try_read(&self) -> anyhow::Result<Option<Credential>> {
         match self {
-            Self::Bearer(secret) | Self::Basic(_, secret) | Self::Header(_, secret) => {
-                secret.read().map(drop)
-            }
-            Self::Source(_) => Ok(()),
+            Self::Source(_) => Ok(None),
+            own => own.ask(&NOBODY).map(Some),
         }
     }
 

@@ -72,6 +72,11 @@ pub(super) fn describe(error: &ureq::Error, place: Place<'_>) -> (&'static str, 
     }
 }
 
+/// A port that takes connections and answers no greeting of TLS, or with something else.
+pub(super) fn no_tls(target: &str) -> String {
+    format!("{target} answers, but not with TLS: does it speak http://, or TLS on another port?")
+}
+
 /// What rustls has no word for it shows as a value of Rust.
 fn describe_tls(reason: &rustls::Error, target: &str) -> String {
     use rustls::{CertificateError, Error};
@@ -110,6 +115,7 @@ fn describe_tls(reason: &rustls::Error, target: &str) -> String {
         return format!("TLS with {target}: {}{more}", wrong.words());
     }
     match reason {
+        Error::InvalidMessage(_) => no_tls(target),
         Error::InvalidCertificate(CertificateError::Other(inner)) => {
             let reason = match inner.to_string() {
                 it if it == "CaUsedAsEndEntity" => {

@@ -36,7 +36,7 @@ use line::{Line, Settings};
 use names::Names;
 use plan::Plan;
 
-pub use call::Call;
+pub use call::{Call, Receiver};
 pub use credential::{Credential, CredentialRequest, CredentialSource};
 pub use preview::Preview;
 pub use reply::{Otherwise, Reply, ReplyRule};
@@ -117,52 +117,62 @@ impl HttpDispatcher {
         }
     }
 
-    /// Reads every secret, and tells the channels and reasons of those that cannot be had; the
-    /// channel is `default` for the fallback's. Commands are run; a [`CredentialSource`] is not
-    /// asked.
+    /// Reads every secret, and tells the channels and reasons of those that cannot be had or used, as a
+    /// signing secret that is not base64; the channel is `default` for the fallback's. Commands are run; a [`CredentialSource`] is not asked.
     pub fn unreadable_secrets(&self) -> Vec<(String, String)> {
-        let routes = self
-            .0
-            .routes
-            .iter()
-            .map(|(name, plan)| (name.as_str(), plan));
-        let fallback = self.0.fallback.iter().map(|plan| ("default", plan));
-        let mut found = Vec::new();
-        for (channel, plan) in routes.chain(fallback) {
-            for purse in plan.purses.iter().chain(&plan.sign) {
-                if let Err(error) = purse.scheme.try_read() {
-                    found.push((channel.to_string(), format!("{error:#}")));
-                }
-            }
-        }
-        found
+        let found = self.plans().flat_map(|(channel, plan)| {
+            let reasons = plan.unusable_secrets().into_iter();
+            reasons.map(move |it| (channel.to_string(), it))
+        });
+        found.collect()
     }
 
     /// Headers that are set as they are and whose names speak of a secret, with their channels; the
     /// channel is `default` for the fallback's. [`Route::secret_header`] keeps such a value out of
     /// settings and shown requests.
     pub fn headers_like_secrets(&self) -> Vec<(&str, &str)> {
-        let routes = self.0.routes.iter();
-        let routes = routes.map(|(name, plan)| (name.as_str(), plan));
-        let all = routes.chain(self.0.fallback.iter().map(|plan| ("default", plan)));
-        all.flat_map(|(channel, plan)| {
-            let names = plan.headers.keys().map(|it| it.as_str());
-            names
-                .filter(|it| hidden::speaks(it))
-                .map(move |it| (channel, it))
-        })
-        .collect()
+        self.plans()
+            .flat_map(|(channel, plan)| {
+                let names = plan.headers.keys().map(|it| it.as_str());
+                names
+                    .filter(|it| hidden::speaks(it))
+                    .map(move |it| (channel, it))
+            })
+            .collect()
     }
 
     /// The channels whose routes take any 2xx for a delivery, the login page of a network too; the
     /// channel is `default` for the fallback's.
     pub fn without_reply_rule(&self) -> Vec<&str> {
-        let routes = self.0.routes.iter();
-        let routes = routes.map(|(name, plan)| (name.as_str(), plan));
-        let all = routes.chain(self.0.fallback.iter().map(|plan| ("default", plan)));
-        all.filter(|(_, plan)| plan.reply.is_none() && plan.reply_with.is_none())
+        self.plans()
+            .filter(|(_, plan)| plan.reply.is_none() && plan.reply_with.is_none())
             .map(|(channel, _)| channel)
             .collect()
+    }
+
+    /// Parts of a URL's query that have a fixed value and whose names speak of a secret, with their
+    /// channels; the channel is `default` for the fallback's. URLs are written to logs on their way.
+    pub fn queries_like_secrets(&self) -> Vec<(&str, String)> {
+        let all = self.plans();
+        all.flat_map(|(channel, plan)| plan.url.speaking().into_iter().map(move |it| (channel, it)))
+            .collect()
+    }
+
+    /// The channels whose credentials go over plain http to another machine, and its `host:port`; the
+    /// channel is `default` for the fallback's. Whoever is in between can read and use them.
+    pub fn credentials_in_plain_sight(&self) -> Vec<(&str, &str)> {
+        let all = self.plans();
+        let seen = all.filter(|(_, plan)| !plan.url.https && !plan.url.is_loopback());
+        seen.filter(|(_, plan)| plan.shows_credentials())
+            .map(|(channel, plan)| (channel, plan.target.as_str()))
+            .collect()
+    }
+
+    /// All routes with their channels, the fallback's as `default`.
+    fn plans(&self) -> impl Iterator<Item = (&str, &Plan)> {
+        let routes = self.0.routes.iter();
+        let routes = routes.map(|(name, plan)| (name.as_str(), plan));
+        routes.chain(self.0.fallback.iter().map(|plan| ("default", plan)))
     }
 
     fn plan(&self, channel: &str) -> Option<&Plan> {

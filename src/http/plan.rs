@@ -7,7 +7,7 @@ use std::time::Duration;
 use ureq::http::header::HeaderName;
 use ureq::http::{HeaderMap, Method};
 
-use super::credential::{Purse, Scheme};
+use super::credential::{Credential, Purse, Scheme};
 use super::hidden;
 use super::judge::Overrides;
 use super::line::{Line, Settings};
@@ -79,6 +79,32 @@ impl fmt::Debug for Plan {
             Some(proxy) => write!(f, " via {proxy}"),
             None => Ok(()),
         }
+    }
+}
+
+impl Plan {
+    /// What is wrong with those secrets that can be read beforehand.
+    pub(super) fn unusable_secrets(&self) -> Vec<String> {
+        let read = self.purses.iter().map(|it| it.scheme.try_read());
+        let mut found: Vec<_> = read.filter_map(Result::err).collect();
+        if let Some(purse) = &self.sign {
+            let usable = purse.scheme.try_read().and_then(|it| match it {
+                Some(Credential::Header { value, .. }) => signing_key(&value)
+                    .map(drop)
+                    .map_err(|it| anyhow::anyhow!("{:?}: {it}", purse.scheme)),
+                _ => Ok(()),
+            });
+            found.extend(usable.err());
+        }
+        found.iter().map(|it| format!("{it:#}")).collect()
+    }
+
+    /// Whether a request shows what only its receiver is to know.
+    pub(super) fn shows_credentials(&self) -> bool {
+        let speaking = |it: &HeaderName| hidden::speaks(it.as_str());
+        !self.purses.is_empty()
+            || self.headers.keys().any(speaking)
+            || !self.url.speaking().is_empty()
     }
 }
 

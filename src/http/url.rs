@@ -211,14 +211,29 @@ impl Url {
             .map_err(|error| format!("the URL cannot be sent: {error}"))
     }
 
-    /// What of the query is secret; a value of the message's is not.
-    pub(super) fn secrets(&self) -> Vec<String> {
+    /// The query without what comes from a message.
+    fn fixed_query(&self) -> String {
         let fixed = self.template.0.iter().map(|it| match it {
             Piece::Text(text) => text.as_str(),
             Piece::Field(_) => "",
         });
         let text: String = fixed.collect();
-        let query = text.split_once('?').map_or("", |(_, query)| query);
+        text.split_once('?').map_or("", |(_, query)| query).into()
+    }
+
+    /// The names of the query that speak of a secret and have a value.
+    pub(super) fn speaking(&self) -> Vec<String> {
+        let query = self.fixed_query();
+        let pairs = query.split('&').filter_map(|it| it.split_once('='));
+        pairs
+            .filter(|(name, value)| !value.is_empty() && hidden::speaks(name))
+            .map(|(name, _)| name.to_string())
+            .collect()
+    }
+
+    /// What of the query is secret; a value of the message's is not.
+    pub(super) fn secrets(&self) -> Vec<String> {
+        let query = self.fixed_query();
         let pairs = query.split('&').filter_map(|it| it.split_once('='));
         let encoded = pairs.flat_map(|(name, value)| hidden::of_value(name, value));
         let both = encoded.flat_map(|it| {

@@ -14,21 +14,32 @@ use crate::store::stats;
 /// Rows that one statement looks at, at most.
 const SLICE: i64 = 5_000;
 
-/// Groups of dead letters told apart, at most.
-const MAX_GROUPS: usize = 1_000;
+/// Groups of dead letters whose error is told, at most: errors are long, and groups may be many.
+const TOLD: usize = 1_000;
+
+/// The code of what has no failed attempt on record.
+macro_rules! unrecorded {
+    () => {
+        "unknown"
+    };
+}
 
 /// What a selection asks of a row `o`; the same for every way of finding it.
 macro_rules! wanted {
     () => {
-        "
-  AND (:code IS NULL OR :code = (SELECT a.outcome FROM outbox_attempt AS a
-                                  WHERE a.message = o.id ORDER BY a.id DESC LIMIT 1))
+        concat!(
+            "
+  AND (:code IS NULL OR :code = coalesce((SELECT a.outcome FROM outbox_attempt AS a
+                                  WHERE a.message = o.id ORDER BY a.id DESC LIMIT 1), '",
+            unrecorded!(),
+            "'))
   AND (:http_status IS NULL OR :http_status = (SELECT a.http_status FROM outbox_attempt AS a
                                   WHERE a.message = o.id ORDER BY a.id DESC LIMIT 1))
   AND (:error IS NULL OR instr(lower(o.last_error), lower(:error)) > 0)
   AND (:since IS NULL OR coalesce(o.settled_at, o.created_at) >= :since)
   AND (:before IS NULL OR coalesce(o.settled_at, o.created_at) < :before)
 ORDER BY o.id"
+        )
     };
 }
 
@@ -58,13 +69,15 @@ SELECT id FROM outbox INDEXED BY outbox_dead_rows
 const EDGE: &str =
     "SELECT id FROM outbox WHERE id > ?2 AND ?1 IS NULL ORDER BY id LIMIT 1 OFFSET ?3";
 
-/// Index `outbox_dead_rows`, and `outbox_attempt_message` for each.
+/// Index `outbox_dead_rows`, and `outbox_attempt_message` for each. The channel is that of a row: in a
+/// file of UTF-16 a name that is no text does not come back as it is stored.
 pub(crate) const DEAD_WITH_REASON: &str = "
 SELECT o.id, o.settled_at, a.outcome, a.http_status, o.last_error
   FROM outbox AS o INDEXED BY outbox_dead_rows
   LEFT JOIN outbox_attempt AS a
     ON a.id = (SELECT max(l.id) FROM outbox_attempt AS l WHERE l.message = o.id)
- WHERE o.channel = ?1 AND o.status = 'dead' AND o.id > ?2
+ WHERE o.channel = (SELECT c.channel FROM outbox AS c WHERE c.id = ?1)
+   AND o.status = 'dead' AND o.id > ?2
  ORDER BY o.id LIMIT ?3";
 
 const AUDIT: &str = "
@@ -132,7 +145,7 @@ pub(crate) fn dead_reasons(conn: &Connection) -> Result<Vec<DeadReason>> {
     let mut groups = BTreeMap::new();
     for dead in stats::groups(conn, stats::DEAD)? {
         let mut from = 0;
-        while let Some(last) = dead_slice(conn, &dead.channel, from, &mut groups)? {
+        while let Some(last) = dead_slice(conn, &dead, from, &mut groups)? {
             from = last;
         }
     }
@@ -145,22 +158,20 @@ type Groups = BTreeMap<(String, String, Option<i64>), DeadReason>;
 
 fn dead_slice(
     conn: &Connection,
-    name: &Name,
+    dead: &stats::Group,
     from: i64,
     groups: &mut Groups,
 ) -> Result<Option<i64>> {
     let mut statement = conn.prepare_cached(DEAD_WITH_REASON)?;
-    let mut rows = statement.query(params![name, from, SLICE])?;
+    let mut rows = statement.query(params![dead.first, from, SLICE])?;
     let mut last = None;
     while let Some(row) = rows.next()? {
         let id = row.get("id")?;
         last = Some(id);
         let died = number(row, "settled_at")?;
-        let code = text(row, "outcome")?.unwrap_or_else(|| "unknown".into());
-        let mut key = (name.show(), code, number(row, "http_status")?);
-        if groups.len() >= MAX_GROUPS && !groups.contains_key(&key) {
-            key = (name.show(), "other".into(), None);
-        }
+        let code = text(row, "outcome")?.unwrap_or_else(|| unrecorded!().into());
+        let key = (dead.channel.show(), code, number(row, "http_status")?);
+        let told = groups.len() < TOLD || groups.get(&key).is_some_and(|it| it.text.is_some());
         let group = groups.entry(key).or_insert_with_key(|key| DeadReason {
             channel: key.0.clone(),
             code: key.1.clone(),
@@ -175,7 +186,10 @@ fn dead_slice(
         group.oldest = group.oldest.into_iter().chain(died).min();
         group.newest = group.newest.into_iter().chain(died).max();
         group.sample = id;
-        group.text = text(row, "last_error")?;
+        group.text = match told {
+            true => text(row, "last_error")?,
+            false => None,
+        };
     }
     Ok(last)
 }

@@ -1,5 +1,6 @@
 //! The tool `outbox`, run as a process.
 
+mod beforehand;
 mod bundle;
 mod check;
 mod conflicts;
@@ -8,6 +9,7 @@ mod drain;
 mod failures;
 mod files;
 mod hostile;
+mod letters;
 mod look;
 mod mend;
 mod operate;

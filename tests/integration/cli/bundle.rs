@@ -285,3 +285,26 @@ fn shells_and_man_get_what_they_want() {
     assert_eq!(desk.done(["help"]), desk.done(["--help"]));
     assert_eq!(desk.run(["help", "dance"]).code, 2);
 }
+
+#[test]
+fn a_support_file_is_made_without_settings_that_cannot_be_read_and_says_so() {
+    let desk = Desk::new();
+    desk.write("broken.toml", "[channel.sales\n");
+    desk.write("wrong.toml", "[channel.sales]\nurl = \"x\"\n");
+    for (number, config) in ["none.toml", ".", "broken.toml", "wrong.toml"]
+        .iter()
+        .enumerate()
+    {
+        let to = format!("b{number}.json");
+        let drain = desk.run(["drain", "till.db", "--config", config]);
+        let ran = desk.run(["bundle", "till.db", &to, "--config", config]);
+        // As every other command with these settings.
+        assert_eq!((ran.code, &ran.err), (1, &drain.err), "{config}");
+        let text = std::fs::read_to_string(desk.path(&to)).unwrap();
+        let bundle: Value = serde_json::from_str(&text).unwrap();
+        assert!(bundle["settings_error"].is_string(), "{config}: {bundle}");
+        let ran = desk.run(["bundle", "till.db", "-", "--config", config]);
+        assert_eq!((ran.code, &ran.err), (1, &drain.err), "{config}");
+        assert!(ran.out.contains("settings_error"), "{config}");
+    }
+}

@@ -127,11 +127,11 @@ fn all_that_is_wrong_is_told_at_once() {
         (8, "channel.sales.method is wrong: "),
         (9, "channel.sales.time_out is no key; did you mean timeout?"),
         (10, "channel.sales.ca_file is wrong: "),
-        (11, "channel.sales.retry has a base of 0"),
         (
             11,
             "channel.sales.retry.max_atempts is no key; did you mean max_attempts?",
         ),
+        (11, "channel.sales.retry has a base of 0"),
         (
             12,
             "channel.sales.bearer is wrong: a secret does not stand in the settings",
@@ -225,6 +225,50 @@ fn a_secret_in_the_file_is_refused_and_not_repeated() {
         ran.failed(1, "line 3: channel.sales.");
         assert!(!ran.err.contains("hunter2"), "{ran:?}");
     }
+}
+
+/// All that a settings file is refused with, line by line.
+fn faults(text: &str) -> Vec<String> {
+    let desk = Desk::new();
+    desk.write("outbox.toml", text);
+    let ran = desk.run(["drain", "till.db", "--config", "outbox.toml"]);
+    assert_eq!(ran.code, 1);
+    let told = ran.err.lines();
+    told.map(|it| it.trim_start_matches("error: outbox.toml, ").into())
+        .collect()
+}
+
+#[test]
+fn what_is_written_twice_is_named_once() {
+    let section = "[channel.sales]\nurl = \"https://erp.example/\"\n";
+    assert_eq!(
+        faults(&format!("{section}{section}timeout = \"3s\"\n")),
+        ["line 3: the section [channel.sales] is written twice: put all of it into one"]
+    );
+    assert_eq!(
+        faults(&with("timeout = \"3s\"\ntimeout = \"4s\"")),
+        ["line 4: channel.sales.timeout is written twice"]
+    );
+    let twice = format!("[drain]\nworkers = 1\n{section}[drain]\nworkers = 2\n");
+    assert_eq!(
+        faults(&twice),
+        ["line 5: the section [drain] is written twice: put all of it into one"]
+    );
+}
+
+#[test]
+fn a_slip_within_a_value_is_named_with_what_was_meant_and_before_what_comes_of_it() {
+    assert_eq!(
+        faults(&with("bearer = { evn = \"X\" }")),
+        ["line 3: channel.sales.bearer has no key evn; did you mean env?"]
+    );
+    let slips = faults(&with("client_cert = { chian = \"a\", key = \"b\" }"));
+    let first = "line 3: channel.sales.client_cert.chian is no key; did you mean chain?";
+    assert_eq!(slips[0], first);
+    assert_eq!(
+        faults("[channel.\"\"]\nurl = \"https://erp.example/\"\nmethod = \"PUT\"\n"),
+        ["line 1: channel.\"\" has no name: write [channel.NAME]"]
+    );
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn a_mistyped_code_is_told_with_those_that_are_there() {
     args[5] = "timeout";
     assert_eq!(desk.run(&args).err, "");
     args.extend(["--status", "pending"]);
-    let none = "note: none of these messages has a failed attempt, so none has a code\n";
+    let none = "note: none of these messages has failed, so none has a code\n";
     assert_eq!(desk.run(&args).err, none);
 }
 

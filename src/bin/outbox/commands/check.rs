@@ -4,13 +4,16 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use sqlite_outbox::{Dispatcher, Entry, FileInfo, Filter, Finding, Outbox, Severity, Status};
+use sqlite_outbox::{
+    Dispatcher, Entry, FileInfo, Filter, Finding, Outbox, Receiver, Severity, Status,
+};
 
 use super::crowd;
 use super::shell::{last, quoted, quoted_path};
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, age, bytes, count, now, printable, printable_name, unless_closed};
 use crate::settings::{self, Faults, Loaded};
+use crate::threads;
 
 /// Look for all that is wrong with the file, outbox and settings
 ///
@@ -184,8 +187,8 @@ fn enough(wal_bytes: u64) -> u64 {
 pub(super) fn settings(outbox: &Outbox, loaded: &Loaded) -> anyhow::Result<Vec<Finding>> {
     let mut found = Vec::new();
     for (channel, error) in loaded.dispatcher.unreadable_secrets() {
-        let text = format!("{channel}: a secret cannot be read: {error}");
-        let remedy = "put it where the settings say, readable for this user";
+        let text = format!("{channel}: a secret cannot be had or used: {error}");
+        let remedy = "put it where the settings say, whole and readable for this user";
         found.push(Finding::new(Severity::Fault, "secret", text, remedy).channel(channel));
     }
     for (channel, header) in loaded.dispatcher.headers_like_secrets() {
@@ -198,11 +201,31 @@ pub(super) fn settings(outbox: &Outbox, loaded: &Loaded) -> anyhow::Result<Vec<F
         );
         found.push(Finding::new(Severity::Note, "plain_secret", text, remedy).channel(channel));
     }
+    for (channel, name) in loaded.dispatcher.queries_like_secrets() {
+        let text = format!(
+            "{channel}: {name}=… in the URL looks like a secret, and URLs are written to logs on their way"
+        );
+        let remedy = "send it as bearer, basic or secret_headers, if the receiver takes it so";
+        found.push(Finding::new(Severity::Note, "plain_secret", text, remedy).channel(channel));
+    }
+    for (channel, place) in loaded.dispatcher.credentials_in_plain_sight() {
+        let text = format!(
+            "{channel}: its credentials go to {place} over plain http: whoever is in between can read \
+             and use them"
+        );
+        let remedy = "use https, with ca_file where the certificate is your own";
+        let finding = Finding::new(Severity::Warning, "plain_http", text, remedy);
+        found.push(finding.channel(channel));
+    }
+    for (channel, text) in loaded.refusals(outbox)? {
+        let remedy = "until then, drain and run refuse to start with these settings";
+        found.push(Finding::new(Severity::Fault, "on_dead", text, remedy).channel(channel));
+    }
     let lax = loaded.dispatcher.without_reply_rule();
     if !lax.is_empty() {
         let text = format!(
             "{}: any 2xx counts as delivered, also the page of a captive portal",
-            lax.join(", ")
+            names(&lax)
         );
         let remedy = "where the receiver answers in JSON, say what a real answer has, for example \
                       reply = { require = \"/id\" }";
@@ -249,13 +272,24 @@ fn moved(outbox: &Outbox, channel: &str, to: &str) -> anyhow::Result<Vec<String>
     Ok(first.first().map(words).unwrap_or_default())
 }
 
+/// The first of some channels, and how many more there are.
+fn names(channels: &[impl AsRef<str>]) -> String {
+    const FIRST: usize = 8;
+    let first: Vec<_> = channels.iter().take(FIRST).map(AsRef::as_ref).collect();
+    let first = first.join(", ");
+    match channels.len().saturating_sub(FIRST) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
+}
+
 /// Who answers, and what stands in between. Channels that share a receiver are one finding.
 fn receivers(loaded: &Loaded) -> Vec<Finding> {
     /// Beyond this a signature or a token may be refused.
     const SKEW: i64 = 60_000;
     let mut found = Vec::new();
-    for call in loaded.dispatcher.call_on_receivers() {
-        let channel = call.channels.join(", ");
+    for call in threads::side_by_side(loaded.dispatcher.receivers(), Receiver::call) {
+        let channel = names(&call.channels);
         let one = <[String; 1]>::try_from(call.channels).ok();
         let of = |finding: Finding| match &one {
             Some([channel]) => finding.channel(channel),

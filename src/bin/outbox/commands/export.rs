@@ -13,7 +13,8 @@ use crate::output::{Out, bytes, json_line, note};
 /// All columns are there, byte for byte. A payload that is not UTF-8, or that JSON would make much
 /// longer, stands as payload_base64 in place of payload; another text that is not UTF-8 stands a
 /// second time, as channel_base64 and so on. `enqueue --exported` takes the lines back, with the
-/// same message ids, whatever plain SQL has put into them. A line that is too long for it is named
+/// same message ids, whatever plain SQL has put into them. What waits in a conflict is no message yet
+/// and is not among them: `conflicts --json` has it, with its payload. A line that is too long for it is named
 /// on stderr, and the exit code is 1.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -55,7 +56,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let conflicts = outbox.conflicts(arguments.chosen.channel(), 0, 1)?;
     if !conflicts.is_empty() {
         note(
-            "messages whose key was taken by other content are not among them: see `outbox conflicts`",
+            "messages whose key was taken by other content are not among them; `outbox conflicts --json` \
+             has all of them",
         );
     }
     Ok(exit)

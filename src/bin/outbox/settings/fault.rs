@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 use crate::nearest::meant;
 
 /// One thing that is wrong, and where.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
     line: usize,
     text: String,
@@ -34,7 +34,9 @@ pub(crate) struct Faults {
 impl Faults {
     /// In the order of their lines.
     pub(super) fn new(path: &Path, mut all: Vec<Fault>) -> Self {
-        all.sort();
+        // In one line, what was found first says most: a slip in a name before what comes of it.
+        all.sort_by_key(|it| it.line);
+        all.dedup();
         let path = path.into();
         Self { path, all }
     }
@@ -67,7 +69,7 @@ impl Source<'_> {
     pub(super) fn fault(&self, at: usize, reason: &str) -> Fault {
         let path = self.path_at(at);
         let text = match path.is_empty() {
-            false => format!("{} {reason}", path.join(".")),
+            false => format!("{} {reason}", dotted(&path)),
             true => reason.trim_start_matches("is wrong: ").into(),
         };
         let line = self.line(at);
@@ -82,7 +84,8 @@ impl Source<'_> {
             channels.iter().find(|(name, _)| name.get_ref() == channel)
         });
         let Some((_, section)) = section else {
-            let text = format!("channel.{channel}.{key} {reason}");
+            let way = ["channel", channel, key].map(String::from);
+            let text = format!("{} {reason}", dotted(&way));
             return Fault { line: 1, text };
         };
         let keys = section.get_ref().as_table();
@@ -122,6 +125,41 @@ impl Source<'_> {
         (self.fault(at, &text), hint)
     }
 
+    /// What is written twice: each key, and each section once, whatever is in it.
+    pub(super) fn duplicates(&self, errors: &[toml::de::Error]) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let mut section: Option<(usize, &str)> = None;
+        for error in errors.iter().filter(|it| is_duplicate(it)) {
+            let at = error.span().unwrap_or_default();
+            let (line, header) = (self.line(at.start), self.header(at.start));
+            if section.is_some() && section == header {
+                continue;
+            }
+            let key = self.text.get(at).unwrap_or_default();
+            let text = match header {
+                Some((own, name)) if own == line => {
+                    section = header;
+                    format!("the section [{name}] is written twice: put all of it into one")
+                }
+                Some((_, name)) => format!("{name}.{key} is written twice"),
+                None => format!("{key} is written twice"),
+            };
+            faults.push(Fault { line, text });
+        }
+        faults
+    }
+
+    /// Line and name of the section that an offset is in.
+    fn header(&self, at: usize) -> Option<(usize, &str)> {
+        let own = self.line(at);
+        let before = self.text.lines().enumerate().take(own);
+        let headers = before.filter_map(|(number, it)| {
+            let name = it.trim_start().strip_prefix('[')?.split_once(']')?.0;
+            Some((number + 1, name.trim()))
+        });
+        headers.last()
+    }
+
     /// The line of an offset, from 1.
     fn line(&self, at: usize) -> usize {
         let before = self.text.as_bytes().get(..at).unwrap_or_default();
@@ -136,6 +174,19 @@ impl Source<'_> {
         }
         path
     }
+}
+
+pub(super) fn is_duplicate(error: &toml::de::Error) -> bool {
+    error.message().starts_with("duplicate key")
+}
+
+/// The way to a key as it is written.
+fn dotted(path: &[String]) -> String {
+    let names = path.iter().map(|it| match it.is_empty() {
+        true => "\"\"",
+        false => it,
+    });
+    names.collect::<Vec<_>>().join(".")
 }
 
 fn descend(table: &DeTable<'_>, at: usize, path: &mut Vec<String>) {
@@ -177,7 +228,10 @@ fn wrong_type(message: &str) -> Option<String> {
 
 /// The parser's own messages stand after the name of a key.
 fn as_sentence(message: &str) -> String {
-    match message.starts_with("must ") || message.starts_with("needs ") {
+    match ["must ", "needs ", "has "]
+        .iter()
+        .any(|it| message.starts_with(it))
+    {
         true => message.into(),
         false => format!("is wrong: {message}"),
     }

@@ -71,30 +71,63 @@ impl Loaded {
     /// Refused for a channel in which messages wait for their turn: letting them pass a dead
     /// letter, or holding them, is a decision about these messages, which a person takes knowingly.
     pub(crate) fn apply(&self, outbox: &Outbox) -> anyhow::Result<()> {
-        if self.on_dead.is_empty() {
-            return Ok(());
-        }
-        let known = outbox.stats()?.channels;
-        for (channel, choice) in &self.on_dead {
-            let stats = known.iter().find(|it| it.channel == *channel);
-            let stored = stats.map_or(OnDead::default(), |it| it.on_dead);
-            if stored == *choice {
-                continue;
-            }
-            let waiting = stats.map_or(0, |it| it.counts.waiting);
-            if waiting > 0 {
-                let (stored, choice) = (word(stored), word(*choice));
-                bail!(
-                    "channel.{channel}.on_dead is \"{choice}\", the file says \"{stored}\", and messages \
-                     are waiting ({waiting}): drain with \"{stored}\" until none is, or cancel them"
-                );
+        for change in self.changes(outbox)? {
+            if let Some(refusal) = change.refused() {
+                bail!(refusal);
             }
             outbox
                 .operator(who())
                 .reason("on_dead of the settings")
-                .on_dead(channel, *choice)?;
+                .on_dead(change.channel, change.to)?;
         }
         Ok(())
+    }
+
+    /// The channels for which [`Self::apply`] would be refused, and why.
+    pub(crate) fn refusals(&self, outbox: &Outbox) -> sqlite_outbox::Result<Vec<(&str, String)>> {
+        let changes = self.changes(outbox)?.into_iter();
+        Ok(changes
+            .filter_map(|it| Some((it.channel, it.refused()?)))
+            .collect())
+    }
+
+    /// Where the settings say something else than the file.
+    fn changes(&self, outbox: &Outbox) -> sqlite_outbox::Result<Vec<Change<'_>>> {
+        if self.on_dead.is_empty() {
+            return Ok(Vec::new());
+        }
+        let known = outbox.stats()?.channels;
+        let changes = self.on_dead.iter().map(|(channel, choice)| {
+            let stats = known.iter().find(|it| it.channel == *channel);
+            Change {
+                channel,
+                from: stats.map_or(OnDead::default(), |it| it.on_dead),
+                to: *choice,
+                waiting: stats.map_or(0, |it| it.counts.waiting),
+            }
+        });
+        Ok(changes.filter(|it| it.from != it.to).collect())
+    }
+}
+
+/// What dead letters of a channel are to do to those behind them from now on.
+struct Change<'a> {
+    channel: &'a str,
+    from: OnDead,
+    to: OnDead,
+    waiting: u64,
+}
+
+impl Change<'_> {
+    fn refused(&self) -> Option<String> {
+        let (channel, waiting) = (self.channel, self.waiting);
+        let (stored, choice) = (word(self.from), word(self.to));
+        (waiting > 0).then(|| {
+            format!(
+                "channel.{channel}.on_dead is \"{choice}\", the file says \"{stored}\", and messages \
+                 are waiting ({waiting}): drain with \"{stored}\" until none is, or cancel them"
+            )
+        })
     }
 }
 
@@ -148,6 +181,11 @@ pub(crate) fn load(path: &Path, workers: Option<usize>) -> anyhow::Result<Loaded
     let mut on_dead = BTreeMap::new();
     let mut builder = HttpDispatcher::builder().pool(workers);
     for (name, channel) in &file.channel {
+        if name.is_empty() {
+            let reason = "has no name: write [channel.NAME]";
+            faults.push(source.fault(channel.span().start, reason));
+            continue;
+        }
         let channel = channel.get_ref();
         if let Some(choice) = &channel.on_dead {
             if name == DEFAULT {

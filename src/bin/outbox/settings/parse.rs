@@ -7,7 +7,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
 
-use super::fault::{Fault, Hint, Source};
+use super::fault::{Fault, Hint, Source, is_duplicate};
 use super::model::File;
 use super::route::PLACEHOLDER;
 
@@ -19,8 +19,10 @@ const MOST: usize = 50;
 pub(super) fn parse(source: &Source<'_>) -> (Option<File>, Vec<Fault>) {
     let (mut table, errors) = DeTable::parse_recoverable(source.text);
     if !errors.is_empty() {
-        let faults = errors.iter().map(|it| source.parse_fault(it).0);
-        return (None, faults.collect());
+        let mut faults = source.duplicates(&errors);
+        let others = errors.iter().filter(|it| !is_duplicate(it));
+        faults.extend(others.map(|it| source.parse_fault(it).0));
+        return (None, faults);
     }
     let mut faults = Vec::new();
     // What was left out is not missing.

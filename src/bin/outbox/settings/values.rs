@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::args::duration;
+use crate::nearest::meant;
 
 /// A duration such as `30s`.
 #[derive(Debug, Clone, Copy)]
@@ -141,7 +142,14 @@ impl<'de> Deserialize<'de> for Place {
                     "env" => Place::Env(map.next_value()?),
                     "file" => Place::File(map.next_value()?),
                     "command" => Place::Command(map.next_value()?),
-                    _ => return Err(only()),
+                    key => {
+                        return Err(match meant(key, &["env", "file", "command"]) {
+                            Some(known) => de::Error::custom(format!(
+                                "has no key {key}; did you mean {known}?"
+                            )),
+                            None => only(),
+                        });
+                    }
                 };
                 match map.next_key::<de::IgnoredAny>()? {
                     None => Ok(place),

@@ -113,19 +113,19 @@ struct Done<'a> {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open_to_read()?;
     if arguments.to.as_os_str() == "-" {
-        let (text, missing) = gather(&outbox, arguments.config.as_deref())?;
+        let gathered = gather(&outbox, arguments.config.as_deref())?;
         let mut out = Out::new();
-        out.line(text.trim_end())?;
+        out.line(gathered.text.trim_end())?;
         out.flush()?;
-        remark(missing);
-        return Ok(Exit::Done);
+        return gathered.end();
     }
     // Before the work of minutes, and again when it is written.
     if arguments.to.symlink_metadata().is_ok() {
         return Err(Error::Exists(arguments.to.clone()).into());
     }
-    let (text, missing) = gather(&outbox, arguments.config.as_deref())?;
-    write(&arguments.to, &text)?;
+    let gathered = gather(&outbox, arguments.config.as_deref())?;
+    let text = &gathered.text;
+    write(&arguments.to, text)?;
     let path = arguments.to.to_string_lossy();
     let mut out = Out::new();
     match arguments.format.json {
@@ -139,17 +139,29 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         ))?,
     }
     out.flush()?;
-    remark(missing);
-    Ok(Exit::Done)
+    gathered.end()
 }
 
-fn remark(missing: usize) {
-    if missing > 0 {
-        let parts = count(missing as u64, "part", "parts");
-        note(&format!(
-            "the file is damaged: {parts} of it could not be read, and \"missing\" in the support \
-             file says which"
-        ));
+/// A support file, and what it lacks.
+struct Gathered {
+    text: String,
+    /// Parts of a damaged file that could not be read.
+    missing: usize,
+    /// What is wrong with the settings.
+    fault: Option<anyhow::Error>,
+}
+
+impl Gathered {
+    /// It is made all the same; what it lacks is told.
+    fn end(self) -> anyhow::Result<Exit> {
+        if self.missing > 0 {
+            let parts = count(self.missing as u64, "part", "parts");
+            note(&format!(
+                "the file is damaged: {parts} of it could not be read, and \"missing\" in the support \
+                 file says which"
+            ));
+        }
+        self.fault.map_or(Ok(Exit::Done), Err)
     }
 }
 
@@ -249,8 +261,8 @@ impl Told {
     }
 }
 
-/// The text of the support file, and how many parts of the file could not be read.
-fn gather(outbox: &Outbox, config: Option<&Path>) -> anyhow::Result<(String, usize)> {
+/// Reads all that goes into the support file.
+fn gather(outbox: &Outbox, config: Option<&Path>) -> anyhow::Result<Gathered> {
     let mut reader = Reader::default();
     let info = reader.part("file", outbox.file_info());
     let mut stats = reader.part("status", outbox.stats().map(Some));
@@ -258,7 +270,7 @@ fn gather(outbox: &Outbox, config: Option<&Path>) -> anyhow::Result<(String, usi
     let messages = reader.troubled(outbox);
     // What stands in texts about several messages may be of any of them.
     let mut private = Private::all(messages.iter().map(|it| &it.private));
-    let (mut settings, mut settings_error) = (None, None);
+    let (mut settings, mut fault) = (None, None);
     if let Some(path) = config {
         match settings::load(path, None) {
             Ok(loaded) => {
@@ -268,7 +280,7 @@ fn gather(outbox: &Outbox, config: Option<&Path>) -> anyhow::Result<(String, usi
                 private.add(secrets);
                 settings = Some(told);
             }
-            Err(error) => settings_error = Some(format!("{error:#}")),
+            Err(error) => fault = Some(error),
         }
     }
     let mut why = reader.part("why", outbox.why_all());
@@ -285,15 +297,14 @@ fn gather(outbox: &Outbox, config: Option<&Path>) -> anyhow::Result<(String, usi
     audit
         .iter_mut()
         .for_each(|it| private.leave(&mut it.reason));
-    let missing = reader.missing;
-    let lacking = missing.len();
+    let missing = reader.missing.len();
     let text = json_text(&Bundle {
         made_at: exact(now()),
         tool: env!("CARGO_PKG_VERSION"),
         schema_version: SCHEMA_VERSION,
         system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
         instance_id: outbox.instance_id(),
-        missing,
+        missing: reader.missing,
         file: File::new(&info),
         status: stats.as_ref().map(status::as_json),
         findings: findings
@@ -308,9 +319,13 @@ fn gather(outbox: &Outbox, config: Option<&Path>) -> anyhow::Result<(String, usi
         messages: messages.iter().map(message).collect(),
         audit: audit.iter().map(audited).collect(),
         settings,
-        settings_error,
+        settings_error: fault.as_ref().map(|it| format!("{it:#}")),
     })?;
-    Ok((text, lacking))
+    Ok(Gathered {
+        text,
+        missing,
+        fault,
+    })
 }
 
 /// The same reason; a key may be a person's name.

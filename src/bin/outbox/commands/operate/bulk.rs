@@ -178,12 +178,14 @@ fn remark_on_code(
     for status in deed.all(&arguments.status) {
         let ids = operator.selected(&arguments.of(status))?;
         for id in ids.into_iter().rev().take(LOOKED_AT) {
-            known.extend(outbox.attempts(id)?.pop().map(|it| it.outcome));
+            let last = outbox.attempts(id)?.pop().map(|it| it.outcome);
+            let none = (status == Status::Dead).then(|| UNRECORDED.to_string());
+            known.extend(last.or(none));
         }
     }
     let codes = known.iter().map(String::as_str);
     match known.is_empty() {
-        true => note("none of these messages has a failed attempt, so none has a code"),
+        true => note("none of these messages has failed, so none has a code"),
         false => note(&format!(
             "none of these messages has the code {code:?}; {}",
             there_are(code, codes)
@@ -231,6 +233,9 @@ fn all(
     first.truncate(FIRST);
     Ok((total, first))
 }
+
+/// The code of dead letters without a failed attempt on record.
+const UNRECORDED: &str = "unknown";
 
 /// The code of what cannot be sent as it is stored.
 const INVALID: &str = "invalid";

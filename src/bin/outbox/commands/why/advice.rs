@@ -139,9 +139,11 @@ impl<'a> Place<'a> {
         self.command("edit", &format!("id:{id} {change}")) + &remark
     }
 
-    pub(super) fn retry_group(&self, channel: &str, code: &str) -> String {
-        let (channel, code) = (option("--channel", channel), option("--code", code));
-        self.command("retry", &format!("--all {channel} {code}"))
+    /// For all dead letters of one kind, of one channel or of all.
+    pub(super) fn retry_group(&self, channel: Option<&str>, code: &str) -> String {
+        let channel = channel.map_or(String::new(), |it| option("--channel", it) + " ");
+        let code = option("--code", code);
+        self.command("retry", &format!("--all {channel}{code}"))
     }
 
     /// The command of a finding.

@@ -1,19 +1,20 @@
 //! `outbox why`: what a message waits for, whose fault that is, and what to do next.
 
 mod advice;
+mod letters;
 
 use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use sqlite_outbox::{DeadReason, Fault, Outbox, Reason, Status, Why, WhyGroup};
+use sqlite_outbox::{DeadReason, Outbox, Reason, Status, Why, WhyGroup};
 
 use advice::Place;
 
 use super::crowd;
 use super::shell;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, Tone, brief, count, printable, printable_name};
+use crate::output::{Out, Tone, count, printable, printable_name};
 use crate::settings;
 
 /// Say why a message has not arrived, or what the file waits for
@@ -265,22 +266,7 @@ fn whole(
             out,
         )?;
     }
-    let many = crowd::is_crowd(dead.len(), out);
-    let (dead, alike) = crowd::alike(many, dead, |_| ());
-    for reason in &dead {
-        gap(out)?;
-        let sample = outbox.why(reason.sample).ok();
-        letters(reason, sample.as_ref(), place, out)?;
-    }
-    for ((), more) in alike {
-        gap(out)?;
-        let number = count(more.len() as u64, "more reason", "more reasons");
-        let letters = more.iter().map(|it| it.count).sum();
-        let letters = count(letters, "dead letter", "dead letters");
-        let text =
-            format!("… and {number} of {letters}. All are shown with --json, or into a pipe.");
-        out.paragraph("", Tone::Plain, &text)?;
-    }
+    letters::tell(outbox, &dead, place, &mut gap, out)?;
     if conflicts > 0 {
         gap(out)?;
         let head = count(conflicts, "conflict waits", "conflicts wait");
@@ -298,46 +284,4 @@ fn whole(
         true => out.line("nothing is waiting"),
         false => Ok(()),
     }
-}
-
-/// Dead letters that failed in the same way.
-fn letters(
-    reason: &DeadReason,
-    sample: Option<&Why>,
-    place: &Place<'_>,
-    out: &mut Out,
-) -> anyhow::Result<()> {
-    let letters = count(reason.count, "dead letter", "dead letters");
-    let head = format!(
-        "{}: {letters}, {}",
-        printable_name(&reason.channel),
-        printable(&reason.code)
-    );
-    out.line(out.paint(Tone::Bad, &head))?;
-    let text = reason.text.as_deref();
-    let text = text.map_or("nothing is recorded of why", brief);
-    let example = format!("For example message {}: {text}", reason.sample);
-    out.paragraph("", Tone::Plain, &example)?;
-    let again = place.retry_group(&reason.channel, &reason.code);
-    if sample.is_some_and(|it| it.fault == Fault::Receiver) {
-        out.paragraph(
-            "",
-            Tone::Plain,
-            "The receiver rejects everything lately, so the fault is probably the receiver's. Once \
-             it is mended:",
-        )?;
-        command(&place.resume(&reason.channel), out)?;
-        return command(&again, out);
-    }
-    if reason.code == "invalid" {
-        out.line("Retrying cannot help: each has to be mended itself, or cancelled.")?;
-        return command(&place.edit(reason.sample, reason.text.as_deref()), out);
-    }
-    match sample.and_then(Why::remedy) {
-        Some(remedy) => {
-            out.paragraph("", Tone::Plain, &format!("Mend the cause: {remedy}. Then:"))?
-        }
-        None => out.line("Mend the cause, then:")?,
-    }
-    command(&again, out)
 }

@@ -1,0 +1,132 @@
+//! Dead letters by the reason of their death; of very many reasons only the codes, across channels.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use sqlite_outbox::{DeadReason, Fault, Outbox, Why};
+
+use super::advice::Place;
+use super::command;
+use crate::output::{Out, Tone, brief, count, printable, printable_name};
+
+/// More of them are told together, or not at all.
+const SHOWN: usize = 40;
+
+/// `gap` goes before each.
+pub(super) fn tell(
+    outbox: &Outbox,
+    dead: &[DeadReason],
+    place: &Place<'_>,
+    gap: &mut impl FnMut(&mut Out) -> anyhow::Result<()>,
+    out: &mut Out,
+) -> anyhow::Result<()> {
+    if dead.len() <= SHOWN {
+        for reason in dead {
+            gap(out)?;
+            let sample = outbox.why(reason.sample).ok();
+            of_channel(reason, sample.as_ref(), place, out)?;
+        }
+        return Ok(());
+    }
+    let mut codes: BTreeMap<&str, Vec<&DeadReason>> = BTreeMap::new();
+    for reason in dead {
+        codes.entry(&reason.code).or_default().push(reason);
+    }
+    let number = |it: &[&DeadReason]| it.iter().map(|it| it.count).sum::<u64>();
+    let mut codes: Vec<_> = codes.into_iter().collect();
+    codes.sort_by_key(|(_, reasons)| Reverse(number(reasons)));
+    for (code, reasons) in codes.iter().take(SHOWN) {
+        gap(out)?;
+        of_code(code, reasons, number(reasons), outbox, place, out)?;
+    }
+    gap(out)?;
+    let mut text = String::from("Each channel by itself is shown with --json");
+    if let Some(more) = codes.get(SHOWN..).filter(|it| !it.is_empty()) {
+        let codes = count(more.len() as u64, "more code", "more codes");
+        let letters = more.iter().map(|(_, it)| number(it)).sum();
+        let letters = count(letters, "dead letter", "dead letters");
+        text = format!("… and {codes} of {letters}. {text}");
+    }
+    out.paragraph("", Tone::Plain, &format!("{text}."))
+}
+
+/// Those of one channel.
+fn of_channel(
+    reason: &DeadReason,
+    sample: Option<&Why>,
+    place: &Place<'_>,
+    out: &mut Out,
+) -> anyhow::Result<()> {
+    let letters = count(reason.count, "dead letter", "dead letters");
+    let head = format!(
+        "{}: {letters}, {}",
+        printable_name(&reason.channel),
+        printable(&reason.code)
+    );
+    out.line(out.paint(Tone::Bad, &head))?;
+    example(reason, out)?;
+    let again = place.retry_group(Some(&reason.channel), &reason.code);
+    if sample.is_some_and(|it| it.fault == Fault::Receiver) {
+        out.paragraph(
+            "",
+            Tone::Plain,
+            "The receiver rejects everything lately, so the fault is probably the receiver's. Once \
+             it is mended:",
+        )?;
+        command(&place.resume(&reason.channel), out)?;
+        return command(&again, out);
+    }
+    remedy(reason, sample, &again, place, out)
+}
+
+/// Those of all channels that failed in the same way.
+fn of_code(
+    code: &str,
+    reasons: &[&DeadReason],
+    number: u64,
+    outbox: &Outbox,
+    place: &Place<'_>,
+    out: &mut Out,
+) -> anyhow::Result<()> {
+    let letters = count(number, "dead letter", "dead letters");
+    let channels: BTreeSet<_> = reasons.iter().map(|it| &it.channel).collect();
+    let channels = count(channels.len() as u64, "channel", "channels");
+    let head = format!("{}: {letters} in {channels}", printable(code));
+    out.line(out.paint(Tone::Bad, &head))?;
+    // The largest group comes first.
+    let told = reasons.iter().find(|it| it.text.is_some());
+    let Some(reason) = told.or(reasons.first()) else {
+        return Ok(());
+    };
+    example(reason, out)?;
+    let sample = outbox.why(reason.sample).ok();
+    let again = place.retry_group(None, code);
+    remedy(reason, sample.as_ref(), &again, place, out)
+}
+
+fn example(reason: &DeadReason, out: &mut Out) -> anyhow::Result<()> {
+    let text = reason.text.as_deref();
+    let text = text.map_or("nothing is recorded of why", brief);
+    let example = format!("For example message {}: {text}", reason.sample);
+    out.paragraph("", Tone::Plain, &example)
+}
+
+fn remedy(
+    reason: &DeadReason,
+    sample: Option<&Why>,
+    again: &str,
+    place: &Place<'_>,
+    out: &mut Out,
+) -> anyhow::Result<()> {
+    if reason.code == "invalid" {
+        out.line("Retrying cannot help: each has to be mended itself, or cancelled.")?;
+        return command(&place.edit(reason.sample, reason.text.as_deref()), out);
+    }
+    match sample.and_then(Why::remedy) {
+        Some(remedy) => {
+            out.paragraph("", Tone::Plain, &format!("Mend the cause: {remedy}. Then:"))?
+        }
+        None => out.line("Mend the cause, then:")?,
+    }
+    command(again, out)
+}

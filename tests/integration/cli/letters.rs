@@ -1,0 +1,100 @@
+//! Dead letters of very many kinds: what is told stays readable, and what is suggested works.
+
+use super::Desk;
+
+/// 1,200 channels with two dead letters each: one with its own code, one without any record.
+fn many() -> Desk {
+    let desk = Desk::new();
+    desk.sql()
+        .execute_batch(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1200)
+             INSERT INTO outbox (id, channel, payload, status, settled_at, last_error)
+             SELECT i, printf('ch%04d', i), 'x', 'dead', 1, 'wrong' FROM n UNION ALL
+             SELECT 5000 + i, printf('ch%04d', i), 'x', 'dead', 1, 'lost' FROM n;
+             INSERT INTO outbox_attempt (message, at, outcome, http_status)
+             SELECT id, 1, iif(id % 2, 'http_422', 'timeout'), iif(id % 2, 422, NULL)
+               FROM outbox WHERE id < 5000",
+        )
+        .unwrap();
+    desk
+}
+
+#[test]
+fn of_very_many_reasons_the_codes_are_told_with_commands_that_work() {
+    let desk = many();
+    let told = desk.done(["why", "till.db"]);
+    assert!(told.lines().count() < 40, "{told}");
+    for head in [
+        "unknown: 1,200 dead letters in 1,200 channels",
+        "http_422: 600 dead letters in 600 channels",
+        "timeout: 600 dead letters in 600 channels",
+    ] {
+        assert!(told.contains(head), "{told}");
+    }
+    let commands: Vec<_> = told
+        .lines()
+        .filter(|it| it.starts_with("  outbox retry"))
+        .collect();
+    assert_eq!(commands.len(), 3, "{told}");
+    let mut retried = Vec::new();
+    for command in commands {
+        let words = command.split_whitespace().skip(1);
+        let args = words.map(|it| {
+            if it.ends_with("till.db") {
+                "till.db"
+            } else {
+                it
+            }
+        });
+        retried.push(desk.done(args).lines().next().unwrap().to_string());
+    }
+    assert_eq!(
+        retried,
+        [
+            "1,200 messages retried",
+            "600 messages retried",
+            "600 messages retried"
+        ]
+    );
+}
+
+#[test]
+fn programs_are_told_each_channel_with_its_true_code() {
+    let desk = many();
+    let why = desk.json(["why", "till.db", "--json"]);
+    let dead = why["dead"].as_array().unwrap();
+    assert_eq!(dead.len(), 2_400);
+    let known = ["unknown", "http_422", "timeout"];
+    assert!(
+        dead.iter()
+            .all(|it| known.contains(&it["code"].as_str().unwrap()))
+    );
+}
+
+/// In UTF-16 a surrogate without its other half is read as another character than is stored.
+#[test]
+fn dead_letters_of_a_channel_that_is_no_text_are_counted_in_a_file_of_utf_16() {
+    let desk = Desk::empty();
+    let conn = desk.sql();
+    conn.execute_batch("PRAGMA encoding = 'UTF-16le'; CREATE TABLE sales (id)")
+        .unwrap();
+    drop(conn);
+    desk.done(["init", "till.db"]);
+    desk.sql()
+        .execute_batch(
+            "INSERT INTO outbox (channel, payload, status, settled_at) VALUES
+                 ('sales', 'x', 'dead', 1),
+                 (CAST(x'00d8' AS TEXT), 'x', 'dead', 1), (CAST(x'00d8' AS TEXT), 'y', 'dead', 1)",
+        )
+        .unwrap();
+    let why = desk.json(["why", "till.db", "--json"]);
+    let mut counts: Vec<_> = why["dead"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["count"].as_u64())
+        .collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [Some(1), Some(2)], "{why}");
+    assert_eq!(desk.done(["export", "till.db"]).lines().count(), 3);
+}
