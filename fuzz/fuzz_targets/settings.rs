@@ -1,22 +1,9 @@
 //! Any text as a settings file: it is a set of settings, or an error of one line, and nothing
-//! panics. The modules are the tool's own.
+//! panics. The modules are the tool's own, as `build.rs` finds them.
 #![no_main]
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, unused_imports)]
 
-#[path = "../../src/bin/outbox/args.rs"]
-mod args;
-#[path = "../../src/bin/outbox/commands/mod.rs"]
-mod commands;
-#[path = "../../src/bin/outbox/logger.rs"]
-mod logger;
-#[path = "../../src/bin/outbox/output/mod.rs"]
-mod output;
-#[path = "../../src/bin/outbox/settings/mod.rs"]
-mod settings;
-#[path = "../../src/bin/outbox/signals.rs"]
-mod signals;
-#[path = "../../src/bin/outbox/threads.rs"]
-mod threads;
+include!(concat!(env!("OUT_DIR"), "/tool.rs"));
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -37,7 +24,7 @@ static PLACE: LazyLock<(tempfile::TempDir, PathBuf)> = LazyLock::new(|| {
 fuzz_target!(|text: &str| {
     std::fs::write(&PLACE.1, text).unwrap();
     if let Err(error) = settings::load(&PLACE.1, None) {
-        let text = format!("{error:#}");
-        assert!(!output::scrub(&text).contains('\n'), "{text:?}");
+        let text = commands::told(&error);
+        assert!(!output::printable(&text).contains('\n'), "{text:?}");
     }
 });
