@@ -6,7 +6,9 @@ use clap::Args;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde::Serialize;
 
-use crate::output::{as_json, exact, now, printable, say, say_json};
+use crate::output::{
+    as_json, exact, json_line, lines_lost, now, printable, say, say_json, set_aside,
+};
 
 /// How much is said on stderr.
 #[derive(Debug, Clone, Copy, Default, Args)]
@@ -53,6 +55,15 @@ pub(crate) fn start(loudness: Loudness, role: Role) {
         (1, _) => LevelFilter::Info,
         (2.., _) => LevelFilter::Debug,
     };
+    // The library logs from the threads that send.
+    set_aside(match role {
+        _ if as_json() => |lost| {
+            let (at, log, text) = (now(), "warning", &*lines_lost(lost));
+            json_line(&Logged { at, log, text }).unwrap_or_default()
+        },
+        Role::Reports => |lost| format!("warning: {}", lines_lost(lost)),
+        Role::Tells => |lost| format!("{} {}", exact(now()), lines_lost(lost)),
+    });
     // Trace would show payloads and, in other crates, credentials.
     static LOGGER: OnceLock<Logger> = OnceLock::new();
     if log::set_logger(LOGGER.get_or_init(|| Logger { level, role })).is_ok() {

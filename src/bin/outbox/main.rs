@@ -20,13 +20,22 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Cli, Exit, Usage};
-use output::{Closed, as_json, failed, printable, say, written};
+use output::{Closed, as_json, failed, printable, say, settle, written};
 use settings::Faults;
 
 fn main() -> ExitCode {
     if as_json() {
-        std::panic::set_hook(Box::new(|it| failed(&[format!("a bug: {it}")], 101)));
+        std::panic::set_hook(Box::new(|it| {
+            failed(&[format!("a bug: {it}")], 101);
+            settle();
+        }));
     }
+    let exit = exit();
+    settle();
+    exit
+}
+
+fn exit() -> ExitCode {
     let ended = match Cli::try_parse() {
         Ok(cli) => commands::run(cli.command),
         // What was asked for by --help goes to stdout and is no error.

@@ -17,14 +17,26 @@ pub(crate) struct Signals {
 impl Signals {
     /// Listens for what ends the process.
     pub(crate) fn listen() -> anyhow::Result<Self> {
-        let end = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register_conditional_default(signal, end.clone())
-                .and_then(|_| signal_hook::flag::register(signal, end.clone()))
-                .context("signals cannot be heard")?;
-        }
-        let reload = Arc::default();
-        Ok(Self { end, reload })
+        let (end, reload) = Default::default();
+        let signals = Self { end, reload };
+        signals.end_on(SIGINT)?;
+        signals.end_on(SIGTERM)?;
+        Ok(signals)
+    }
+
+    fn end_on(&self, signal: i32) -> anyhow::Result<()> {
+        signal_hook::flag::register_conditional_default(signal, self.end.clone())
+            .and_then(|_| signal_hook::flag::register(signal, self.end.clone()))
+            .context("signals cannot be heard")?;
+        Ok(())
+    }
+
+    /// SIGHUP ends the process too, where there is one: for what has to give back its terminal. Others
+    /// leave it as it is, which nohup may have changed.
+    pub(crate) fn with_hangup(self) -> anyhow::Result<Self> {
+        #[cfg(unix)]
+        self.end_on(signal_hook::consts::SIGHUP)?;
+        Ok(self)
     }
 
     /// Listens for SIGHUP too, where there is one.
@@ -48,5 +60,18 @@ impl Signals {
     /// Whether the settings are to be read again; once for each request.
     pub(crate) fn reload(&self) -> bool {
         self.reload.swap(false, Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_that_hangs_up_asks_for_the_end_where_it_has_to_be_given_back() {
+        let signals = Signals::listen().unwrap().with_hangup().unwrap();
+        assert!(!signals.came());
+        signal_hook::low_level::raise(signal_hook::consts::SIGHUP).unwrap();
+        assert!(signals.came());
     }
 }

@@ -1,9 +1,12 @@
 //! The service form: signals, reload, and what it says meanwhile.
 
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 use sqlite_outbox::rusqlite::Connection;
 
-use super::Desk;
+use super::{Desk, ended};
 use crate::server::{Answer, Server, ok, respond};
 
 fn settings(desk: &Desk, url: &str) {
@@ -225,34 +228,75 @@ fn quiet_says_only_errors_and_verbose_says_each_attempt() {
     assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{ran:?}");
 }
 
+/// A log collector that hangs: what fills its pipe must stop neither the sending nor the stopping.
 #[cfg(unix)]
 #[test]
 fn a_reader_who_does_not_read_stops_nothing() {
-    let desk = Desk::new();
     let server = Server::start(|_| respond(422, &[], &"x".repeat(900)));
-    settings(&desk, &server.url("/sales"));
-    // Each dead letter is a line; together they are more than a pipe holds.
+    for loudness in [&["--json"][..], &[], &["-v"], &["-vv"]] {
+        let desk = unread_desk(&server);
+        let run = ["run", "till.db", "--config", "outbox.toml"];
+        let mut child = desk.command(run.iter().chain(loudness)).spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while desk.json(["status", "till.db", "--json"])["total"]["unsent"] != 0 {
+            assert!(Instant::now() < until, "{loudness:?}: it sends no more");
+        }
+        let kill = Command::new("kill")
+            .args(["-TERM", &child.id().to_string()])
+            .status();
+        assert!(kill.unwrap().success());
+        assert_eq!(end_unread(&mut child), Some(0), "{loudness:?}");
+        let said = ended(child);
+        let (full, other) = match loudness {
+            ["--json"] => (said.out, said.err),
+            _ => (said.err, said.out),
+        };
+        assert!(full.len() > 60_000, "{loudness:?}: {}", full.len());
+        assert!(other.is_empty(), "{loudness:?}: {other}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_drain_whose_log_nobody_reads_ends_all_the_same() {
+    let server = Server::start(|_| respond(422, &[], &"x".repeat(900)));
+    let desk = unread_desk(&server);
+    let drain = ["drain", "till.db", "--config", "outbox.toml", "-vv"];
+    let mut child = desk.command(drain).spawn().unwrap();
+    assert_eq!(end_unread(&mut child), Some(4));
+    let said = ended(child);
+    assert!(said.err.len() > 60_000 && said.out.contains("dead letter"));
+}
+
+/// Each message becomes a dead letter, and so a line; together they are more than a pipe holds.
+#[cfg(unix)]
+fn unread_desk(server: &Server) -> Desk {
+    let desk = Desk::new();
+    let url = server.url("/sales");
+    let settings = format!("[channel.sales]\nurl = \"{url}\"\nbrake = 10000\n");
+    desk.write("outbox.toml", settings);
     let many = "\"text\"\n".repeat(300);
-    desk.write(
-        "outbox.toml",
-        format!(
-            "[channel.sales]\nurl = \"{}\"\nbrake = 1000\n",
-            server.url("/sales")
-        ),
-    );
     desk.feed(
         &many,
         ["enqueue", "till.db", "--channel=sales", "--lines=-"],
     );
-    let service = desk.start(RUN);
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while desk.json(["status", "till.db", "--json"])["total"]["unsent"] != 0 {
-        assert!(std::time::Instant::now() < until);
+    desk
+}
+
+/// Waits for the end of a process whose pipes nobody reads.
+#[cfg(unix)]
+fn end_unread(child: &mut Child) -> Option<i32> {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        if Instant::now() > until {
+            child.kill().unwrap();
+            panic!("it does not end");
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
-    service.signal("-TERM");
-    // It must end while nobody reads: the pipes are read only afterwards.
-    let ran = service.end();
-    assert_eq!(ran.code, 0, "{}", ran.err);
 }
 
 #[cfg(unix)]

@@ -1,5 +1,6 @@
 //! Writing to the terminal or the pipe, and what may never get there.
 
+mod aside;
 mod said;
 mod table;
 mod time;
@@ -13,7 +14,8 @@ use serde::Serialize;
 use sqlite_outbox::{Failure, is_printable};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-pub(crate) use said::{as_json, error_width, failed, note, say, say_json};
+pub(crate) use aside::{set_aside, settle};
+pub(crate) use said::{as_json, error_width, failed, lines_lost, note, say, say_json};
 pub(crate) use sqlite_outbox::{printable, printable_name};
 pub(crate) use table::{Column, Table, cut, cut_left};
 pub(crate) use time::{age, ago, exact, now, per_second};

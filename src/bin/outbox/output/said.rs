@@ -1,12 +1,12 @@
 //! What is said on standard error beside the output proper: a line for a person, or, for a program
 //! that asked for JSON, an object a line.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::OnceLock;
 
 use serde::Serialize;
 
-use super::{json_line, printable, wrap};
+use super::{aside, json_line, printable, wrap};
 
 /// Whether `--json` was asked for, also where the rest of the command line makes no sense.
 pub(crate) fn as_json() -> bool {
@@ -21,9 +21,14 @@ pub(crate) fn as_json() -> bool {
     })
 }
 
-/// One line. Not by eprintln!, which panics when stderr is closed.
+/// One line.
 pub(crate) fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    aside::line(line);
+}
+
+/// That so many lines found no reader.
+pub(crate) fn lines_lost(lines: u64) -> String {
+    format!("lines that nobody read and were lost: {lines}")
 }
 
 /// An object for a program.

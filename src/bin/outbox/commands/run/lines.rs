@@ -1,7 +1,6 @@
 //! What a service says: a line for each change, written by a thread of its own, so that a reader
 //! who does not read stops neither the sending nor the stopping.
 
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -11,7 +10,7 @@ use anyhow::Context;
 use serde::Serialize;
 use sqlite_outbox::{ChannelState, ChannelStats, Event};
 
-use crate::output::{Out, brief, exact, now, printable, unless_closed};
+use crate::output::{Out, brief, exact, lines_lost, now, printable, say, unless_closed};
 use crate::threads;
 
 /// Lines that may wait for their reader; further ones are counted.
@@ -176,7 +175,7 @@ impl Line {
             Self::StoreWorks => "the file can be used again".into(),
             Self::Reloaded => "the new settings are in force".into(),
             Self::ReloadFailed { error } => format!("the former settings stay in force: {error}"),
-            Self::LinesLost { lines } => format!("lines that nobody read and were lost: {lines}"),
+            Self::LinesLost { lines } => lines_lost(*lines),
             Self::Stopping => "stopping".into(),
             Self::Stopped => "stopped".into(),
         }
@@ -256,7 +255,7 @@ fn print(
         None if quiet && !line.is_error() => {}
         None => {
             let text = line.text();
-            let _ = writeln!(std::io::stderr(), "{} {}", exact(at), printable(&text));
+            say(&format!("{} {}", exact(at), printable(&text)));
         }
     };
     for (at, line) in inbox {

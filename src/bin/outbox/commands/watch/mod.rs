@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     }
     let config = arguments.config.as_deref();
     let loaded = config.map(|it| settings::load(it, None)).transpose()?;
-    let signals = Signals::listen()?;
+    let signals = Signals::listen()?.with_hangup()?;
     let mut link = Link::start(path, loaded)?;
     let mut screen = Screen::open()?;
     let mut model = Model::new(&path.to_string_lossy());
