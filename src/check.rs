@@ -1,6 +1,7 @@
 //! Whether a file and its outbox are well: what is found, and what to do about it.
 
 mod channel;
+mod contract;
 mod storage;
 mod unnoticed;
 
@@ -11,7 +12,6 @@ use crate::condition::{Finding, Severity};
 use crate::error::{Error, Result};
 use crate::outbox::Outbox;
 use crate::printable::printable_name;
-use crate::schema;
 use crate::settings::MAX_LEASE;
 use crate::stats::{Age, ChannelState, ChannelStats, Stats, far_ahead};
 use crate::store::check::{self, Horizon, Seen};
@@ -39,7 +39,10 @@ impl Outbox {
         let info = self.shared().opener().info(&conn)?;
         let mut found = damages(&conn)?;
         let parts = [
-            (|conn, _| parts(conn)) as fn(&rusqlite::Connection, i64) -> Result<Vec<Finding>>,
+            (|conn, _| contract::parts(conn))
+                as fn(&rusqlite::Connection, i64) -> Result<Vec<Finding>>,
+            |conn, _| contract::writer(conn),
+            |conn, _| contract::ids(conn),
             clock,
             messages,
             lanes,
@@ -50,6 +53,8 @@ impl Outbox {
         for part in parts {
             match part(&conn, now) {
                 Ok(more) => found.extend(more),
+                // Found by its part.
+                Err(Error::Incomplete { .. }) => {}
                 // What is damaged cannot be read; mostly that is said already.
                 Err(Error::Damaged(cause)) => {
                     if !found.iter().any(|it| it.code == DAMAGED) {
@@ -114,21 +119,6 @@ fn damage(word: &str) -> Finding {
         "stop all programs, keep a copy of the file and its -wal, and restore a backup, or save \
          what can be read with `sqlite3 FILE .recover`",
     )
-}
-
-fn parts(conn: &rusqlite::Connection) -> Result<Vec<Finding>> {
-    let missing = schema::missing(conn)?;
-    if missing.is_empty() {
-        return Ok(Vec::new());
-    }
-    let finding = Finding::new(
-        Fault,
-        "schema_incomplete",
-        format!("parts of the outbox are missing: {}", missing.join(", ")),
-        "put them back, and find out what removed them",
-    );
-    let finding = finding.command(["upgrade"]);
-    Ok(vec![finding.of(missing.len() as u64, None)])
 }
 
 fn counts(conn: &rusqlite::Connection, _: i64) -> Result<Vec<Finding>> {

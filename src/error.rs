@@ -6,10 +6,11 @@ use std::path::PathBuf;
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The result, or nothing where the file is damaged: for those who read what can be read.
+/// The result, or nothing where the file is damaged or lacks a part: for those who read what can be
+/// read.
 pub(crate) fn unless_damaged<T: Default>(result: Result<T>) -> Result<T> {
     match result {
-        Err(Error::Damaged(_)) => Ok(T::default()),
+        Err(Error::Damaged(_) | Error::Incomplete { .. }) => Ok(T::default()),
         result => result,
     }
 }
@@ -41,6 +42,12 @@ pub enum Error {
     NeedsWriting(PathBuf),
     /// The database has no outbox tables, and this call does not create them.
     NoOutbox(PathBuf),
+    /// Somebody removed tables, indexes, triggers or rows that the outbox cannot do without.
+    /// `Outbox::open` or `outbox upgrade` puts them back; messages stay as they are.
+    Incomplete {
+        /// Their names.
+        missing: Vec<String>,
+    },
     /// A table or view of that name is there and is not ours.
     ForeignTable(String),
     /// A newer program wrote this file and forbids writers as old as this one.
@@ -155,7 +162,12 @@ impl Error {
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
             let next = error.to_string();
-            if !next.ends_with(&last) {
+            // What comes after `Error code 14: `.
+            let said = match next.strip_prefix("Error code ") {
+                Some(coded) => coded.split_once(": ").map_or(coded, |it| it.1),
+                None => &next,
+            };
+            if !next.ends_with(&last) && !text.contains(said) {
                 text.push_str(": ");
                 text.push_str(&next);
                 last = next;
@@ -196,6 +208,7 @@ impl fmt::Display for Error {
                 "{} has no outbox; `outbox init` or Outbox::open makes one",
                 path.display()
             ),
+            Self::Incomplete { missing } => incomplete(missing, f),
             Self::ForeignTable(name) => {
                 write!(f, "`{name}` is already there and belongs to something else")
             }
@@ -245,7 +258,9 @@ impl fmt::Display for Error {
                 "another connection held the write lock for too long: it writes much, or has left a \
                  transaction open; try again, and if it stays so, end that transaction",
             ),
-            Self::DiskFull(_) => f.write_str("the disk is full"),
+            Self::DiskFull(_) => f.write_str(
+                "the disk is full: make room; until then nothing can be written to the file",
+            ),
             Self::Cancelled => f.write_str("it was broken off, and nothing of it is left"),
             Self::Forked => f.write_str("this process was forked after the outbox was opened; open it again here"),
             Self::Pool(why) => write!(f, "no connection could be had: {why}"),
@@ -255,13 +270,42 @@ impl fmt::Display for Error {
     }
 }
 
+fn incomplete(missing: &[String], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    const NAMED: usize = 4;
+    if missing.iter().any(|it| it == "outbox") {
+        return f.write_str(
+            "the table outbox is missing, and the messages with it: restore a backup; `outbox upgrade` \
+             or Outbox::open begins anew with none",
+        );
+    }
+    let (named, more) = missing.split_at(missing.len().min(NAMED));
+    write!(f, "parts of the outbox are missing: {}", named.join(", "))?;
+    if !more.is_empty() {
+        write!(f, " and {} more", more.len())?;
+    }
+    f.write_str(
+        "; its messages are there: `outbox upgrade` or Outbox::open puts back what it lacks",
+    )
+}
+
+/// The table or index of ours that SQLite did not find.
+fn not_found(error: &rusqlite::Error) -> Option<String> {
+    let said = error.to_string();
+    let (_, rest) = said
+        .split_once("no such index: ")
+        .or_else(|| said.split_once("no such table: "))?;
+    let rest = rest.strip_prefix("main.").unwrap_or(rest);
+    let end = rest.find(|it: char| !it.is_ascii_alphanumeric() && it != '_');
+    let name = rest.get(..end.unwrap_or(rest.len()))?;
+    (name == "outbox" || name.starts_with("outbox_")).then(|| name.into())
+}
+
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::RestartTransaction(error)
-            | Self::Busy(error)
-            | Self::DiskFull(error)
-            | Self::Sqlite(error) => Some(error),
+            Self::RestartTransaction(error) | Self::Busy(error) | Self::Sqlite(error) => {
+                Some(error)
+            }
             _ => None,
         }
     }
@@ -277,8 +321,15 @@ impl From<rusqlite::Error> for Error {
             }
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy(error),
             Some(ErrorCode::DiskFull) => Self::DiskFull(error),
+            // The index of the log finds no room.
+            _ if extended == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE) => Self::DiskFull(error),
             Some(ErrorCode::DatabaseCorrupt) => Self::Damaged(error),
-            _ => Self::Sqlite(error),
+            _ => match not_found(&error) {
+                Some(name) => Self::Incomplete {
+                    missing: vec![name],
+                },
+                None => Self::Sqlite(error),
+            },
         }
     }
 }

@@ -156,8 +156,8 @@ impl Options {
     /// this user may write neither the file nor its folder, where a newer program forbids
     /// writers as old as this one, and where a part of the file is damaged: what can be read is.
     ///
-    /// A file with a write-ahead log that nobody has open, in a folder that cannot be written, is
-    /// read as it lies, without locks: whatever another program writes meanwhile may be missed. If
+    /// A file with a write-ahead log that nobody has open, in a folder that cannot be written or on a
+    /// full disk, is read as it lies, without locks: whatever another program writes meanwhile may be missed. If
     /// there is something in its log: [`Error::NeedsWriting`](crate::Error::NeedsWriting).
     pub fn open_to_read(self, path: impl AsRef<Path>) -> Result<Outbox> {
         Outbox::with(self, path.as_ref(), Access::Look, false)

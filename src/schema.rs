@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, unless_damaged};
 
 /// The tables, indexes, triggers and views, as a script that an application's own migrations may
 /// run too. Running it again changes nothing.
@@ -45,11 +45,11 @@ pub(crate) fn install(conn: &mut Connection, path: &Path, create: bool) -> Resul
 }
 
 /// Makes sure that the outbox in the file can be read. Columns are only added, so one of the future
-/// can, even where it forbids writers as old as this program.
+/// can, even where it forbids writers as old as this program. What is missing is met where it is read.
 pub(crate) fn check_readable(conn: &Connection, path: &Path) -> Result<()> {
     let mut found = look(conn)?;
     found.min_writer = 0;
-    found.ready(path, false).map(drop)
+    unless_damaged(found.ready(path, false).map(drop))
 }
 
 fn write(conn: &Connection, found: Option<i64>, steps: &[Step]) -> Result<()> {
@@ -71,7 +71,14 @@ fn write(conn: &Connection, found: Option<i64>, steps: &[Step]) -> Result<()> {
 /// The random name of this file.
 pub(crate) fn instance_id(conn: &Connection) -> Result<String> {
     let value = meta(conn, "instance_id")?;
-    value.ok_or_else(|| Error::ForeignTable("outbox_meta".into()))
+    value.ok_or_else(|| Error::Incomplete {
+        missing: vec![row("instance_id")],
+    })
+}
+
+/// How a row of `outbox_meta` is called where it is missing.
+fn row(key: &str) -> String {
+    format!("outbox_meta.{key}")
 }
 
 /// Refuses where a newer program has forbidden writers as old as this one. Within a transaction
@@ -91,12 +98,9 @@ fn min_writer(conn: &Connection) -> Result<Option<i64>> {
     meta_number(conn, "min_writer")
 }
 
-/// Objects of the schema that are not there.
+/// What of the schema is not there.
 pub(crate) fn missing(conn: &Connection) -> Result<Vec<String>> {
-    let there = objects(conn)?;
-    let has = |name: &str| there.iter().any(|it| it.name.eq_ignore_ascii_case(name));
-    let wanted = expected()?.iter().map(|it| it.name.clone());
-    Ok(wanted.filter(|it| !has(it)).collect())
+    Ok(look(conn)?.missing)
 }
 
 /// The schema version that the file has.
@@ -129,14 +133,24 @@ struct Object {
     columns: Vec<String>,
 }
 
+impl Object {
+    /// Whether nothing works without it: what statements of ours name. Without one of the other
+    /// triggers, or of the views for people, messages still go out.
+    fn is_vital(&self) -> bool {
+        matches!(&*self.kind, "table" | "index") || self.name.ends_with("_procedure")
+    }
+}
+
 /// What is in the file.
 struct Found {
     schema_version: Option<i64>,
     min_writer: i64,
-    /// Tables that are not there.
-    lacks_tables: bool,
-    /// Indexes, triggers or views that are not there.
-    lacks_parts: bool,
+    /// Nothing of ours is there.
+    bare: bool,
+    /// What is not there, rows of `outbox_meta` too.
+    missing: Vec<String>,
+    /// Nothing works without some of it.
+    broken: bool,
 }
 
 impl Found {
@@ -146,7 +160,8 @@ impl Found {
         let Some(found) = self.schema_version else {
             return match create {
                 true => Ok(false),
-                false => Err(Error::NoOutbox(path.into())),
+                false if self.bare => Err(Error::NoOutbox(path.into())),
+                false => Err(self.incomplete()),
             };
         };
         if self.min_writer > supported {
@@ -157,10 +172,15 @@ impl Found {
             std::cmp::Ordering::Greater => Ok(true),
             std::cmp::Ordering::Less if create => Ok(false),
             std::cmp::Ordering::Less => Err(Error::SchemaTooOld { found, supported }),
-            std::cmp::Ordering::Equal if create => Ok(!self.lacks_tables && !self.lacks_parts),
-            std::cmp::Ordering::Equal if self.lacks_tables => Err(Error::NoOutbox(path.into())),
+            std::cmp::Ordering::Equal if create => Ok(self.missing.is_empty()),
+            std::cmp::Ordering::Equal if self.broken => Err(self.incomplete()),
             std::cmp::Ordering::Equal => Ok(true),
         }
+    }
+
+    fn incomplete(&self) -> Error {
+        let missing = self.missing.clone();
+        Error::Incomplete { missing }
     }
 }
 
@@ -171,8 +191,9 @@ fn look(conn: &Connection) -> Result<Found> {
     let mut found = Found {
         schema_version: None,
         min_writer: 0,
-        lacks_tables: false,
-        lacks_parts: false,
+        bare: true,
+        missing: Vec::new(),
+        broken: false,
     };
     if let Some(table) = find("outbox_meta") {
         let has = |column: &str| table.columns.iter().any(|it| it == column);
@@ -181,16 +202,22 @@ fn look(conn: &Connection) -> Result<Found> {
         }
         found.schema_version = version(conn)?;
         found.min_writer = min_writer(conn)?.unwrap_or(0);
-        found.lacks_parts = meta(conn, "instance_id")?.is_none();
+        for key in ["schema_version", "min_writer", "instance_id"] {
+            if meta(conn, key)?.is_none() {
+                found.missing.push(row(key));
+                found.broken = true;
+            }
+        }
     }
     let newest = found.schema_version.is_none_or(|it| it >= SCHEMA_VERSION);
     for wanted in expected()? {
         let table = wanted.kind == "table";
         let Some(object) = find(&wanted.name) else {
-            found.lacks_tables |= table;
-            found.lacks_parts |= !table;
+            found.missing.push(wanted.name.clone());
+            found.broken |= wanted.is_vital();
             continue;
         };
+        found.bare = false;
         // An older version of ours may lack columns: the upgrade adds them.
         let complete = !newest || wanted.columns.iter().all(|it| object.columns.contains(it));
         // Without our version number an object of our name must be exactly what we would make.

@@ -71,6 +71,14 @@ impl Lease {
         since >= 0 && millis(now).saturating_sub(since) > millis(limit)
     }
 
+    /// Milliseconds that the call under way has taken.
+    fn sending_for(&self, now: Duration) -> i64 {
+        match self.sending_since.load(Ordering::Acquire) {
+            since if since >= 0 => millis(now).saturating_sub(since),
+            _ => 0,
+        }
+    }
+
     /// Milliseconds until the first of both clocks says it is over. So it is where the clock has gone
     /// so far back that others take it for abandoned.
     fn left(&self, at: Instant) -> i64 {
@@ -270,10 +278,11 @@ impl Flight {
         next.map_or_else(Vec::new, ClaimedRun::give_back)
     }
 
-    /// Everything not recorded yet, as given back.
-    pub(crate) fn give_back(&self, interrupted: bool) -> Vec<Report> {
+    /// Everything not recorded yet, as broken off.
+    pub(crate) fn give_back(&self, now: Duration) -> Vec<Report> {
         let open = |(number, run): (&u64, &Flown)| {
             let number = *number;
+            let elapsed_ms = run.lease.sending_for(now);
             run.open
                 .clone()
                 .into_iter()
@@ -281,12 +290,8 @@ impl Flight {
                     run: number,
                     id,
                     claims,
-                    elapsed_ms: 0,
-                    told: if interrupted {
-                        Told::Interrupted
-                    } else {
-                        Told::Released
-                    },
+                    elapsed_ms,
+                    told: Told::Interrupted,
                 })
         };
         self.runs.iter().flat_map(open).collect()

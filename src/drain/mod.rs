@@ -248,7 +248,7 @@ impl Drainer {
     /// Gives back everything that is still out. Its workers may go on; what they report is late.
     pub(crate) fn abandon(&mut self) {
         let known: Vec<i64> = self.reports.iter().map(|report| report.id).collect();
-        let open = self.memory.flight.give_back(true);
+        let open = self.memory.flight.give_back(self.clock.monotonic());
         self.reports.extend(
             open.into_iter()
                 .filter(|report| !known.contains(&report.id)),

@@ -60,7 +60,14 @@ impl Transact<'_> {
             })?;
             if wrote == Some(Recorded::Yes) && matches!(report.told, Told::Interrupted) {
                 let failure = Failure::new("interrupted", "the outbox was stopped meanwhile");
-                settle::log_attempt(self.conn, report.id, &failure, 0, 0, self.at.wall)?;
+                settle::log_attempt(
+                    self.conn,
+                    report.id,
+                    &failure,
+                    report.elapsed_ms,
+                    0,
+                    self.at.wall,
+                )?;
             }
             return Ok(());
         };

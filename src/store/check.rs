@@ -224,6 +224,21 @@ pub(crate) fn is_locked(conn: &Connection) -> Result<bool> {
     Ok(true)
 }
 
+/// Half of all ids: no till gets there by selling.
+pub(crate) const FAR: i64 = 1 << 52;
+
+/// Removes what is settled beyond that, and goes on behind what is left.
+pub(crate) const TAKE_BACK_IDS: &str = "DELETE FROM outbox WHERE id >= 4503599627370496 AND status IN \
+    ('sent', 'expired', 'cancelled'); UPDATE sqlite_sequence SET seq = (SELECT coalesce(max(id), 0) \
+    FROM outbox) WHERE name = 'outbox'";
+
+/// The highest id that was ever given.
+pub(crate) fn highest(conn: &Connection) -> Result<i64> {
+    let sql = "SELECT max(coalesce((SELECT max(id) FROM outbox), 0),
+                          coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'outbox'), 0))";
+    Ok(conn.query_row(sql, [], |row| row.get(0))?)
+}
+
 /// When the newest message was enqueued.
 pub(crate) fn newest(conn: &Connection) -> Result<Option<i64>> {
     Ok(upkeep::newest_enqueue(conn)?)

@@ -379,6 +379,12 @@ fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
             .filter(|it| !it.is_empty())
             .ok_or("message_id is empty")?;
         let claims = claims?.unwrap_or_default();
+        if claims >= MOST_CLAIMS {
+            return Err(format!(
+                "claims is {claims}, as some program wrote it, and goes no higher: cancel the message \
+                 and enqueue it anew under another key"
+            ));
+        }
         let attempts = attempts?.unwrap_or_default();
         Ok(Delivery {
             id,
@@ -400,6 +406,9 @@ fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
         })
     })())
 }
+
+/// The schema lets it rise no further.
+const MOST_CLAIMS: i64 = 1_000_000_000;
 
 /// Why a message cannot be sent that has other bytes in a text.
 pub(crate) fn not_utf8(column: &str) -> String {

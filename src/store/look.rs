@@ -30,6 +30,11 @@ pub(super) fn open(path: &Path, dial: &Dial<'_>) -> Result<(Connection, bool)> {
     match prepare(conn) {
         Ok(conn) => Ok((conn, false)),
         Err(error) if is_denied(&error) => Ok((as_it_lies(path, dial)?, true)),
+        // There is no room for the index of its log.
+        Err(full @ Error::DiskFull(_)) => match as_it_lies(path, dial) {
+            Err(Error::NeedsWriting(_)) => Err(full),
+            read => Ok((read?, true)),
+        },
         Err(error) => Err(explain(path, error)),
     }
 }

@@ -106,6 +106,7 @@ impl<'a> Asked<'a> {
             code: facts.code.clone(),
             cause: None,
             stale: false,
+            forbidden: false,
             channel_state: state.state,
             routed: self.dispatcher.map(|it| it.serves(&facts.channel)),
             noticed: None,
@@ -333,6 +334,11 @@ impl<'a> Asked<'a> {
                 true => facts.code.clone(),
                 false => state.reason_code.clone(),
             };
+        }
+        if let Err(error @ Error::SchemaTooNew { .. }) = crate::schema::check_writer(self.conn) {
+            why.forbidden = true;
+            (why.attempted, why.cause) = (None, None);
+            why.detail = Some(error.to_string());
         }
         Ok(())
     }

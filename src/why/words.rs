@@ -179,6 +179,12 @@ impl fmt::Display for Why {
                  back and sends it again under the same message id.",
             )?;
         }
+        if self.was_broken_off() {
+            f.write_str(
+                " Its last call was broken off by a stop and may have arrived; it goes again under the \
+                 same message id, by which the receiver can tell.",
+            )?;
+        }
         if let Some(remedy) = self.remedy() {
             write!(f, " If it goes on: {remedy}.")?;
         }
@@ -235,6 +241,12 @@ impl Why {
             Some("http_408" | "http_425" | "http_429")
         );
         self.reason == Reason::BackOff && asks && !early
+    }
+
+    /// Whether nobody knows if it has arrived, as a stop broke its last call off.
+    fn was_broken_off(&self) -> bool {
+        let waits = matches!(self.status, Status::Pending | Status::Waiting);
+        waits && self.code.as_deref() == Some(Failure::INTERRUPTED)
     }
 
     /// The moment that is hardly what was meant.
@@ -324,6 +336,9 @@ impl Why {
             }
             Reason::Claimed { .. } => {
                 "The next drain takes it back and sends it again under the same message id."
+            }
+            Reason::NoDrain | Reason::Due if self.forbidden => {
+                "Programs as old as this one may not send it: start a newer one."
             }
             Reason::NoDrain => "Start a pump or a drain, and see that it can write the file.",
             Reason::Unrouted => "Give the channel a route, or cancel the message.",

@@ -9,6 +9,7 @@ mod drain;
 mod failures;
 mod files;
 mod hostile;
+mod lacking;
 mod letters;
 mod look;
 mod mend;

@@ -151,7 +151,7 @@ fn an_interrupted_migration_is_completed() {
     let till = Till::with(start);
     assert!(matches!(
         Outbox::open_existing(&till.path),
-        Err(Error::NoOutbox(_))
+        Err(Error::Incomplete { .. })
     ));
     let outbox = till.open();
     put(&outbox, &Message::text("sales", "x")).unwrap();
@@ -167,9 +167,16 @@ fn a_dropped_index_is_made_again_by_open_and_only_by_open() {
     put(&till.open(), &Message::text("sales", "x")).unwrap();
     till.sql().execute_batch("DROP INDEX outbox_due").unwrap();
     let there = "SELECT count(*) FROM sqlite_master WHERE name = 'outbox_due'";
-    let outbox = Outbox::open_existing(&till.path).unwrap();
+    let refused = Outbox::open_existing(&till.path).unwrap_err();
+    let told =
+        |error: Error| matches!(error, Error::Incomplete { missing } if missing == ["outbox_due"]);
+    assert!(told(refused));
+    let outbox = Outbox::open_to_read(&till.path).unwrap();
     assert_eq!(one(&till.sql(), there), "0");
-    assert!(outbox.stats().is_err(), "it must not look healthy");
+    assert!(
+        told(outbox.stats().unwrap_err()),
+        "it must not look healthy"
+    );
     till.open();
     assert_eq!(one(&till.sql(), there), "1");
     outbox.stats().unwrap();

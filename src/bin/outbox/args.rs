@@ -1,13 +1,14 @@
 //! What the command line means: shared arguments, units and exit codes.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser};
-use sqlite_outbox::{Options, Outbox, Status};
+use sqlite_outbox::rusqlite::ErrorCode;
+use sqlite_outbox::{Error, Options, Outbox, Status};
 
 use crate::commands::Command;
 use crate::output::note;
@@ -78,7 +79,7 @@ pub(crate) struct Database {
 impl Database {
     /// Opens an outbox that is there; creates nothing.
     pub(crate) fn open(&self) -> anyhow::Result<Outbox> {
-        Ok(Outbox::open_existing(&self.db)?)
+        self.open_with(Outbox::options())
     }
 
     /// The same, for a look: it works where this user may not write.
@@ -96,7 +97,25 @@ impl Database {
 
     /// The same, with options.
     pub(crate) fn open_with(&self, options: Options) -> anyhow::Result<Outbox> {
-        Ok(options.open_existing(&self.db)?)
+        let opened = options.open_existing(&self.db);
+        Ok(opened.map_err(|error| unreadable(&self.db, error))?)
+    }
+}
+
+/// A file that SQLite could not open, where that is for want of the right to: it does not say. Only
+/// for a process that has no connection to it, as a handle that is closed takes the locks away.
+pub(crate) fn unreadable(path: &Path, error: Error) -> Error {
+    let denied = || {
+        let refused = std::fs::File::open(path).err();
+        refused.is_some_and(|it| it.kind() == std::io::ErrorKind::PermissionDenied)
+    };
+    match error {
+        Error::Sqlite(cause)
+            if cause.sqlite_error_code() == Some(ErrorCode::CannotOpen) && denied() =>
+        {
+            Error::Unreadable(path.into())
+        }
+        error => error,
     }
 }
 

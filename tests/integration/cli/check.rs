@@ -485,3 +485,27 @@ fn a_secret_among_the_plain_headers_is_pointed_at_and_not_shown() {
         "{ran:?}"
     );
 }
+
+/// As an import of a foreign row may leave it: every later sale fails, with its own transaction.
+#[test]
+fn an_id_at_the_end_of_all_ids_is_found_and_its_remedy_helps() {
+    let desk = Desk::new();
+    let conn = desk.sql();
+    let put = "INSERT INTO outbox (channel, payload) VALUES ('sales', 'x')";
+    let last = "INSERT INTO outbox (id, channel, payload, status, settled_at)
+                VALUES (9007199254740991, 'sales', 'x', 'cancelled', 1)";
+    conn.execute_batch(put).unwrap();
+    conn.execute_batch(last).unwrap();
+    assert!(conn.execute_batch(put).is_err());
+    let ran = check(&desk);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    let remedy = finding(&ran, "ids_used_up")["remedy"].to_string();
+    let (_, sql) = remedy.trim_matches('"').split_once("in sqlite3: ").unwrap();
+    conn.execute_batch(sql).unwrap();
+    conn.execute_batch(put).unwrap();
+    assert_eq!(
+        desk.json(["status", "till.db", "--json"])["total"]["unsent"],
+        2
+    );
+    assert!(!codes(&check(&desk)).contains(&"ids_used_up".into()));
+}

@@ -338,8 +338,10 @@ fn upgrade_is_asked_for_by_name_and_puts_back_what_is_missing() {
     let whole = count();
     conn.execute_batch("DROP TRIGGER outbox_inserted; DROP INDEX outbox_dead_rows")
         .unwrap();
-    assert!(desk.done(["upgrade", "till.db"]).contains("is complete"));
+    let done = desk.done(["upgrade", "till.db"]);
+    assert!(done.contains("there again: outbox_dead_rows"), "{done}");
     assert_eq!(count(), whole);
+    assert!(desk.done(["upgrade", "till.db"]).contains("is complete"));
     conn.execute_batch("UPDATE outbox_meta SET value = '0' WHERE key = 'schema_version'")
         .unwrap();
     desk.run(["status", "till.db"]).failed(1, "outbox upgrade");

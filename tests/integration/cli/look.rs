@@ -167,7 +167,19 @@ fn a_log_beside_it_is_read_where_it_can_be_and_else_the_way_out_is_told() {
 fn a_file_that_may_not_even_be_read_is_one_line() {
     let locked = Locked::new(till());
     set_permissions(locked.desk.path("till.db"), Permissions::from_mode(0o000)).unwrap();
-    locked
-        .run(&["status", "till.db"])
-        .failed(1, "may not be read by this user");
+    let commands: [&[&str]; 8] = [
+        &["status", "till.db"],
+        &["check", "till.db"],
+        &["pause", "till.db", "sales"],
+        &["enqueue", "till.db", "--channel=sales", "1"],
+        &["drain", "till.db", "--url", "http://127.0.0.1:1/a"],
+        &["backup", "till.db", "copy.db"],
+        &["compact", "till.db"],
+        &["init", "till.db"],
+    ];
+    for command in commands {
+        let ran = locked.run(command);
+        ran.failed(1, "may not be read by this user");
+        assert!(!ran.err.contains("Error code"), "{ran:?}");
+    }
 }

@@ -76,6 +76,20 @@ fn what_is_under_way_has_the_grace_period_and_is_then_given_back() {
         (&row["status"], &row["attempts"]),
         (&json!("pending"), &json!(0))
     );
+    // The call was under way for as long as the grace, and the receiver may have it.
+    let call = desk.sql().query_row(
+        "SELECT outcome, duration_ms FROM outbox_attempt",
+        [],
+        |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)),
+    );
+    let (outcome, lasted) = call.unwrap();
+    assert_eq!(outcome, "interrupted");
+    assert!(lasted >= 150, "{lasted} ms");
+    let why = desk.done(["why", "till.db", "1"]);
+    assert!(
+        why.contains("broken off by a stop and may have arrived"),
+        "{why}"
+    );
 }
 
 #[cfg(unix)]

@@ -61,6 +61,59 @@ fn stuff(path: &Path) {
     }
 }
 
+/// A shop calls: nothing works, and no program is up that has the file open. What looks must say why.
+#[test]
+fn on_a_full_filesystem_the_tool_says_what_is_wrong_with_nobody_else_there() {
+    let Some(tiny) = Tiny::mount("1500k") else {
+        eprintln!("SKIPPED: no filesystem can be mounted here (Linux and root only)");
+        return;
+    };
+    let path = tiny.path("till.db");
+    let outbox = Outbox::open(&path).unwrap();
+    let sale = "CREATE TABLE sale (id TEXT PRIMARY KEY)";
+    outbox.connection().unwrap().execute_batch(sale).unwrap();
+    sell(&outbox, 1).unwrap();
+    drop(outbox);
+    stuff(&tiny.path("ballast"));
+    let run = |args: &[&str]| {
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_outbox"));
+        let ran = tool
+            .arg(args[0])
+            .arg(&path)
+            .args(&args[1..])
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (
+            ran.status.code().unwrap(),
+            text(ran.stdout) + &text(ran.stderr),
+        )
+    };
+    let (code, said) = run(&["check"]);
+    assert!(
+        code == 4 && said.contains("the disk of the file has 0 B left"),
+        "{said}"
+    );
+    for look in [&["status"][..], &["why", "S-1"], &["bundle", "-"]] {
+        let (code, said) = run(look);
+        assert!(code == 0 && said.contains("sales"), "{look:?}: {said}");
+    }
+    for write in [
+        &["enqueue", "--channel=sales", "1"][..],
+        &["pause", "sales"],
+        &["drain", "--url", "http://127.0.0.1:1/a"],
+    ] {
+        let (code, said) = run(write);
+        assert!(
+            code == 1 && said.contains("the disk is full: make room"),
+            "{write:?}: {said}"
+        );
+        assert!(!said.contains("I/O"), "{said}");
+    }
+    std::fs::remove_file(tiny.path("ballast")).unwrap();
+    assert_eq!(run(&["enqueue", "--channel=sales", "1"]).0, 0);
+}
+
 #[test]
 fn on_a_full_filesystem_everyone_is_told_and_all_goes_on_when_there_is_space() {
     let Some(tiny) = Tiny::mount("1500k") else {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{
-    Dispatcher, Entry, FileInfo, Filter, Finding, Outbox, Receiver, Severity, Status,
+    Dispatcher, Entry, Error, FileInfo, Filter, Finding, Outbox, Receiver, Severity, Status,
 };
 
 use super::crowd;
@@ -235,7 +235,13 @@ pub(super) fn settings(outbox: &Outbox, loaded: &Loaded) -> anyhow::Result<Vec<F
             _ => finding,
         });
     }
-    for channel in outbox.stats()?.channels {
+    let channels = match outbox.stats() {
+        Ok(stats) => stats.channels,
+        // Said by the check of the file.
+        Err(Error::Incomplete { .. }) => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    for channel in channels {
         let unsent = channel.counts.unsent();
         let name = channel.channel;
         if unsent > 0 && !loaded.dispatcher.serves(&name) {

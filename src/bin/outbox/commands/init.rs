@@ -5,7 +5,7 @@ use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{Error, Outbox, SCHEMA_VERSION};
 
-use crate::args::{Database, Exit, Format};
+use crate::args::{Database, Exit, Format, unreadable};
 use crate::output::Out;
 
 /// Make the outbox tables in a SQLite file, and a missing file
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             let outbox = Outbox::open(path).context("no outbox was made")?;
             (outbox, true)
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(unreadable(path, error).into()),
     };
     let shown = outbox.path().to_string_lossy();
     let mut out = Out::new();

@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{Error, Outbox, SCHEMA_VERSION};
 
-use crate::args::{Database, Exit, Format};
+use crate::args::{Database, Exit, Format, unreadable};
 use crate::output::Out;
 
 /// Bring an older outbox up to date, and mend what it lacks
@@ -24,19 +24,32 @@ pub(crate) struct Arguments {
 struct Upgraded {
     from: i64,
     to: i64,
+    /// What was missing and is there again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mended: Vec<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let path = &arguments.database.db;
+    let mut mended = Vec::new();
     let from = match Outbox::open_existing(path) {
         Ok(outbox) => outbox.file_info()?.schema_version,
         Err(Error::SchemaTooOld { found, .. }) => found,
-        Err(error) => return Err(error.into()),
+        Err(Error::Incomplete { missing }) => {
+            mended = missing;
+            SCHEMA_VERSION
+        }
+        Err(error) => return Err(unreadable(path, error).into()),
     };
     let to = Outbox::open(path)?.file_info()?.schema_version;
     let mut out = Out::new();
     if arguments.format.json {
-        out.json(&Upgraded { from, to })?;
+        out.json(&Upgraded { from, to, mended })?;
+    } else if !mended.is_empty() {
+        out.text(&format!(
+            "what was missing is there again: {}",
+            mended.join(", ")
+        ))?;
     } else if from < to {
         out.line(format!("the outbox had schema {from} and has {to} now"))?;
     } else if from > SCHEMA_VERSION {

@@ -145,7 +145,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
 /// A support file, and what it lacks.
 struct Gathered {
     text: String,
-    /// Parts of a damaged file that could not be read.
+    /// Parts of the file that could not be read.
     missing: usize,
     /// What is wrong with the settings.
     fault: Option<anyhow::Error>,
@@ -157,7 +157,7 @@ impl Gathered {
         if self.missing > 0 {
             let parts = count(self.missing as u64, "part", "parts");
             note(&format!(
-                "the file is damaged: {parts} of it could not be read, and \"missing\" in the support \
+                "{parts} of the file could not be read, and \"missing\" in the support \
                  file says which"
             ));
         }

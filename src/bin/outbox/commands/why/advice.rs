@@ -91,7 +91,7 @@ impl<'a> Place<'a> {
                 vec![self.command("edit", &format!("{message} --available now"))]
             }
             Reason::Sent if why.fault == Fault::Network => vec![self.command("show", &message)],
-            Reason::NoDrain => vec![self.command("run", &self.config())],
+            Reason::NoDrain if !why.forbidden => vec![self.command("run", &self.config())],
             Reason::Unrouted => {
                 let meant = self.loaded.and_then(|it| it.meant(&why.channel));
                 let edit = meant.map(|it| {
@@ -118,6 +118,9 @@ impl<'a> Place<'a> {
         let rest = lacks("the message has no ").or(reason);
         let column = rest.and_then(|it| it.split_whitespace().next());
         let column = column.map(|it| it.trim_matches([',', '.', ';', ':']));
+        if column == Some("claims") {
+            return self.command("cancel", &format!("id:{id}"));
+        }
         let (change, remark) = match column.unwrap_or_default() {
             "channel" => ("--to-channel CHANNEL", ""),
             "ordering_key" => ("--ordering-key KEY", "or '' for none"),
