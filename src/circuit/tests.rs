@@ -299,3 +299,24 @@ fn the_count_of_rejections_cannot_run_over() {
     assert_eq!(suspected.iter().filter(|it| !**it).count(), 10);
     assert_eq!(suspected[9..], [false, true, true]);
 }
+
+#[test]
+fn a_hold_ends_exactly_when_the_receiver_asked_for() {
+    for span in [1, 1_000, 120_000, HOLD_MAX] {
+        let mut channel = Channel::default();
+        channel.hold(span, &failure(), NOW);
+        assert_eq!(
+            (channel.since, channel.until),
+            (Some(NOW), Some(NOW + span))
+        );
+        let closed = Admission::Closed(Some(NOW + span));
+        assert_eq!(channel.admission(NOW + span - 1), closed);
+        assert_eq!(channel.admission(NOW + span), Admission::Probe(Turn::Fresh));
+    }
+    let mut channel = Channel::default();
+    channel.hold(5_000, &failure(), NOW);
+    channel.hold(9_000, &failure(), NOW + 1_000);
+    assert_eq!(channel.until, Some(NOW + 10_000), "the longest wish holds");
+    channel.hold(2_000, &failure(), NOW + 2_000);
+    assert_eq!(channel.until, Some(NOW + 10_000));
+}

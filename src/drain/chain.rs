@@ -74,3 +74,51 @@ impl Chain {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::dispatch::Delivery;
+    use crate::drain::flight::Lease;
+
+    fn run(number: u64) -> ClaimedRun {
+        ClaimedRun {
+            number,
+            channel: "sales".into(),
+            lease: Arc::new(Lease::new(0, Duration::ZERO)),
+            deliveries: vec![Delivery::new("sales", "one")],
+            chain: Arc::default(),
+            behind: None,
+        }
+    }
+
+    #[test]
+    fn what_waits_behind_a_run_comes_out_at_its_end_and_once() {
+        for delivered in [true, false] {
+            let chain = Chain::default();
+            assert!(chain.is_open() && !chain.is_over());
+            assert!(matches!(chain.follow(run(7)), Follow::Waits));
+            assert!(!chain.is_open() && !chain.is_over());
+            let second = chain.follow(run(8));
+            assert!(matches!(second, Follow::GoesBack(it) if it.number == 8));
+            assert_eq!(chain.end(delivered).map(|it| it.number), Some(7));
+            assert!(chain.is_over() && !chain.is_open());
+            assert!(chain.end(delivered).is_none());
+        }
+    }
+
+    /// Between its claim and its place in the chain, the run before it may end.
+    #[test]
+    fn who_comes_after_the_end_goes_on_only_when_all_was_delivered() {
+        let delivered = Chain::default();
+        assert!(delivered.end(true).is_none());
+        assert!(matches!(delivered.follow(run(7)), Follow::Goes(it) if it.number == 7));
+        let broken = Chain::default();
+        assert!(broken.end(false).is_none());
+        assert!(broken.is_over() && !broken.is_open());
+        assert!(matches!(broken.follow(run(7)), Follow::GoesBack(it) if it.number == 7));
+    }
+}

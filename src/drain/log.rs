@@ -76,4 +76,33 @@ mod tests {
         assert!(!log.is_silent(at(9_030)));
         assert!(log.is_silent(at(9_031)));
     }
+
+    /// After a checkpoint the log is written from its beginning, and is as long as before.
+    #[test]
+    fn a_log_that_is_overwritten_at_the_same_length_is_not_silent() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("till.db-wal");
+        let mut log = Log {
+            path: Some(path.clone()),
+            ..Log::default()
+        };
+        let write = |text, seconds| {
+            std::fs::write(&path, text).unwrap();
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            let stamp = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            file.set_modified(stamp).unwrap();
+        };
+        let at = |ms| Duration::from_millis(ms);
+        write("one", 1_800_000_000);
+        assert!(!log.is_silent(at(0)), "it is new");
+        assert!(!log.is_silent(at(100)));
+        assert!(log.is_silent(at(101)));
+        write("two", 1_800_000_001);
+        assert!(!log.is_silent(at(102)), "as long, and written since");
+        // A clock that was set back stamps an earlier time.
+        assert!(!log.is_silent(at(200)));
+        assert!(log.is_silent(at(201)));
+        write("six", 1_700_000_000);
+        assert!(!log.is_silent(at(202)));
+    }
 }

@@ -166,7 +166,147 @@ fn rounded(limit: NextTimeout) -> NextTimeout {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+
+    /// A connection to a receiver that answers at once, and what was asked of it.
+    #[derive(Debug)]
+    struct Socket {
+        buffers: LazyBuffers,
+        answer: Vec<u8>,
+        asked: Arc<Mutex<Asked>>,
+    }
+
+    #[derive(Debug, Default)]
+    struct Asked {
+        /// What was sent, call by call.
+        sent: Vec<Vec<u8>>,
+        limits: Vec<NextTimeout>,
+        probes: usize,
+    }
+
+    impl Transport for Socket {
+        fn buffers(&mut self) -> &mut dyn Buffers {
+            &mut self.buffers
+        }
+
+        fn transmit_output(
+            &mut self,
+            amount: usize,
+            limit: NextTimeout,
+        ) -> Result<(), ureq::Error> {
+            let mut asked = self.asked.lock().unwrap();
+            asked.sent.push(self.buffers.output()[..amount].to_vec());
+            asked.limits.push(limit);
+            Ok(())
+        }
+
+        fn await_input(&mut self, _: NextTimeout) -> Result<bool, ureq::Error> {
+            let read = copy(&self.answer, self.buffers.input_append_buf());
+            self.buffers.input_appended(read);
+            Ok(read > 0)
+        }
+
+        fn is_open(&mut self) -> bool {
+            self.asked.lock().unwrap().probes += 1;
+            true
+        }
+    }
+
+    fn wire(answer: &[u8]) -> (Wire, Arc<Mutex<Asked>>) {
+        let asked = Arc::default();
+        let socket = Socket {
+            buffers: LazyBuffers::new(2 * INPUT, READ),
+            answer: answer.to_vec(),
+            asked: Arc::clone(&asked),
+        };
+        (Wire::new(Box::new(socket)), asked)
+    }
+
+    fn limit(milliseconds: u64) -> NextTimeout {
+        NextTimeout {
+            after: Span::from_millis(milliseconds),
+            ..NextTimeout::default()
+        }
+    }
+
+    /// As ureq does: into the buffer, then out.
+    fn send(wire: &mut Wire, part: &[u8]) {
+        let written = copy(part, wire.buffers().output());
+        assert_eq!(written, part.len(), "no room");
+        wire.transmit_output(written, limit(29_900)).unwrap();
+    }
+
+    #[test]
+    fn a_small_request_goes_out_in_one_piece_before_an_answer_is_looked_at() {
+        let (mut wire, asked) = wire(b"200 OK");
+        send(&mut wire, b"POST / and its head, ");
+        send(&mut wire, b"and its body");
+        assert!(asked.lock().unwrap().sent.is_empty(), "it is held back");
+        assert!(wire.maybe_await_input(limit(29_900)).unwrap());
+        let whole: &[u8] = b"POST / and its head, and its body";
+        assert_eq!(asked.lock().unwrap().sent, [whole]);
+        assert_eq!(asked.lock().unwrap().limits, [limit(30_000)]);
+        assert_eq!(wire.buffers().input(), b"200 OK");
+    }
+
+    /// Else what is left of an answer would be waited for behind a request that was never sent.
+    #[test]
+    fn input_that_is_there_already_is_not_used_before_the_request_is_sent() {
+        let (mut wire, asked) = wire(b"200 OK");
+        send(&mut wire, b"one");
+        wire.await_input(limit(29_900)).unwrap();
+        wire.buffers().input_consume(3);
+        assert!(wire.buffers().can_use_input());
+        send(&mut wire, b"two");
+        assert!(!wire.buffers().can_use_input());
+        wire.maybe_await_input(limit(29_900)).unwrap();
+        assert_eq!(asked.lock().unwrap().sent, [b"one", b"two"]);
+    }
+
+    #[test]
+    fn a_large_request_goes_out_in_pieces_and_in_order() {
+        let (mut wire, asked) = wire(b"200 OK");
+        let request: Vec<u8> = (0..200_000_u32).map(|it| (it % 251) as u8).collect();
+        for part in request.chunks(10_000) {
+            send(&mut wire, part);
+        }
+        let early = asked.lock().unwrap().sent.concat().len();
+        assert!(early >= request.len() - WRITTEN / 2, "{early} bytes so far");
+        wire.await_input(limit(29_900)).unwrap();
+        let asked = asked.lock().unwrap();
+        assert!(asked.sent.len() >= 2, "{} pieces", asked.sent.len());
+        assert!(asked.sent.concat() == request, "other bytes");
+    }
+
+    #[test]
+    fn a_connection_is_probed_once_between_two_requests() {
+        let (mut wire, asked) = wire(b"200 OK");
+        for request in 1..=3 {
+            send(&mut wire, b"POST");
+            wire.await_input(limit(29_900)).unwrap();
+            wire.buffers().input_consume(6);
+            // ureq asks after the answer, and before the next request.
+            assert!(wire.is_open());
+            assert_eq!(asked.lock().unwrap().probes, request - 1);
+            assert!(wire.is_open());
+            assert_eq!(asked.lock().unwrap().probes, request);
+        }
+    }
+
+    #[test]
+    fn what_comes_behind_an_answer_closes_the_connection() {
+        // More than one read takes in: the rest stays with the socket.
+        let (mut wire, asked) = wire(&[b'x'; INPUT + 10]);
+        send(&mut wire, b"POST");
+        wire.await_input(limit(29_900)).unwrap();
+        let read = wire.buffers().input().len();
+        wire.buffers().input_consume(read);
+        assert!(wire.is_open(), "the second question tells");
+        assert!(!wire.is_open());
+        assert_eq!(asked.lock().unwrap().probes, 0, "it is known without");
+    }
 
     #[test]
     fn a_time_that_is_left_is_rounded_up_unless_it_is_short() {

@@ -63,6 +63,7 @@ fn hot_statements(conn: &Connection) {
     ];
     let lane = [
         claim::FOLLOWERS,
+        claim::GOES_ON,
         upkeep::NEXT_LANE,
         upkeep::NEXT_LANE_CHANNEL,
         upkeep::HEADLESS,
@@ -227,12 +228,13 @@ fn a_claim_steps_over_no_backlog() {
     let now = 1_800_000_000_000_i64;
     // The work of a claim that takes up to 64, in steps of SQLite's machine.
     let work = |channel: &str, lane: &str| -> i32 {
-        let statements: [(&str, Vec<&dyn rusqlite::ToSql>); 7] = [
+        let statements: [(&str, Vec<&dyn rusqlite::ToSql>); 8] = [
             (claim::STANDINGS, vec![&""]),
             (claim::FRESH, vec![&channel, &now, &64]),
             (claim::NEWEST, vec![&channel, &now, &4]),
             (claim::RETRIES, vec![&channel, &now, &32]),
             (claim::FOLLOWERS, vec![&channel, &lane, &2, &15]),
+            (claim::GOES_ON, vec![&channel, &lane, &2]),
             (claim::FIRST_PENDING, vec![&channel]),
             (upkeep::HEADLESS, vec![&channel, &lane]),
         ];

@@ -9,7 +9,7 @@ use sqlite_outbox::testing::{Inline, ManualClock};
 use sqlite_outbox::{Cancel, Delivery, Ended, Event, Message, Options, Outbox, Outcome, Settings};
 
 use crate::costs::{count, note_statements, ran};
-use crate::fixture::{Till, nap, put};
+use crate::fixture::{Till, nap, one, put};
 
 const CHANNELS: usize = 2_000;
 const NOW: i64 = 1_800_000_000_000;
@@ -265,4 +265,65 @@ fn a_drain_does_not_wait_for_a_receiver_that_is_down_in_any_of_many_channels() {
     assert_eq!(report.ended, Ended::Idle);
     let tries = tries.into_inner();
     assert!((CHANNELS..=2 * CHANNELS).contains(&tries), "{tries} tries");
+}
+
+/// In the first of many, when the drain has just looked there.
+#[test]
+fn a_message_that_comes_behind_the_looks_back_is_found_within_a_moment() {
+    let till = Till::new();
+    let (clock, outbox) = till.manual(NOW);
+    let messages: Vec<_> = (0..CHANNELS)
+        .map(|it| later(Message::text(format!("channel {it:05}"), "x")))
+        .collect();
+    outbox
+        .transaction(|tx| outbox.enqueue_all(tx, &messages))
+        .unwrap();
+    let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
+    drain.until_idle(&up).unwrap();
+    // Somebody writes: it goes around again, some channels at a time.
+    put(&outbox, &later(Message::text("zz", "x"))).unwrap();
+    let step = drain.step(&up).unwrap();
+    assert!(
+        !step.idle && step.wait.is_zero(),
+        "there is more to look at"
+    );
+    let late = Message::text("channel 00150", "now");
+    let late = put(&outbox, &late).unwrap().id();
+    loop {
+        let step = drain.step(&up).unwrap();
+        let is_it = |it: &Event| matches!(it, Event::Delivered { id, .. } if *id == late);
+        if step.events.iter().any(is_it) {
+            break;
+        }
+        if !step.wait.is_zero() {
+            clock.advance(Duration::from_millis(100));
+        }
+        assert!(clock.now() < NOW + 1_000, "it is not found");
+    }
+}
+
+/// Their states are read some at a time as well, and somebody pauses one that was read already.
+#[test]
+fn a_channel_that_is_paused_behind_the_looks_back_is_left_alone() {
+    let till = Till::new();
+    let (clock, outbox) = till.manual(NOW);
+    let messages: Vec<_> = (0..CHANNELS)
+        .map(|it| later(Message::text(format!("channel {it:05}"), "x")))
+        .collect();
+    outbox
+        .transaction(|tx| outbox.enqueue_all(tx, &messages))
+        .unwrap();
+    let states = "INSERT INTO outbox_channel (channel) SELECT DISTINCT channel FROM outbox";
+    till.sql().execute(states, []).unwrap();
+    let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
+    let step = drain.step(&up).unwrap();
+    assert!(!step.idle && step.wait.is_zero(), "there is more to read");
+    let paused = "channel 00000";
+    outbox.operator("anna").pause(paused).unwrap();
+    drain.until_idle(&up).unwrap();
+    // Nobody writes any more, and all become due.
+    clock.advance(Duration::from_secs(61));
+    drain.until_idle(&up).unwrap();
+    let left = "SELECT group_concat(channel) FROM outbox WHERE status <> 'sent'";
+    assert_eq!(one(&till.sql(), left), paused);
 }

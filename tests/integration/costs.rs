@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::rusqlite::config::DbConfig;
-use sqlite_outbox::rusqlite::hooks::{AuthContext, Authorization};
+use sqlite_outbox::rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use sqlite_outbox::rusqlite::trace::{TraceEvent, TraceEventCodes};
 use sqlite_outbox::testing::{Inline, ManualClock};
 use sqlite_outbox::{Delivery, Filter, Message, Outbox, Outcome, Settings, Status};
@@ -66,9 +66,9 @@ fn watched(vfs: &Vfs) -> (Till, Outbox) {
     (till, outbox)
 }
 
-fn fill(outbox: &Outbox, messages: usize, ordering_key: Option<&str>) {
+fn fill(outbox: &Outbox, messages: usize, bytes: usize, ordering_key: Option<&str>) {
     let message = |number: usize| {
-        let message = Message::bytes("sales", vec![b'x'; 300]).dedupe_key(format!("S-{number}"));
+        let message = Message::bytes("sales", vec![b'x'; bytes]).dedupe_key(format!("S-{number}"));
         match ordering_key {
             Some(key) => message.ordering_key(key),
             None => message,
@@ -90,9 +90,9 @@ fn log_bytes(till: &Till) -> u64 {
 }
 
 /// All that is due, with this many messages claimed at once; what ran, and how much was written.
-fn drained(vfs: &Vfs, messages: usize, ordering_key: Option<&str>) -> Cost {
+fn drained(vfs: &Vfs, messages: usize, bytes: usize, ordering_key: Option<&str>) -> Cost {
     let (till, outbox) = watched(vfs);
-    fill(&outbox, messages, ordering_key);
+    fill(&outbox, messages, bytes, ordering_key);
     let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
     ran();
     let (bytes, syncs) = (log_bytes(&till), vfs.syncs());
@@ -116,7 +116,7 @@ struct Cost {
 
 #[test]
 fn sixty_four_messages_share_a_commit_and_its_sync() {
-    let cost = drained(&Vfs::register(), 1_280, None);
+    let cost = drained(&Vfs::register(), 1_280, 300, None);
     // A slow start doubles from two, and the last ones are only settled.
     let most = 1_280 / 64 + 10;
     assert!(cost.commits <= most, "{} commits", cost.commits);
@@ -139,7 +139,7 @@ fn a_drain_carries_the_log_over_before_the_application_must() {
             })
             .open(&till.path)
             .unwrap();
-        fill(&outbox, 3_000, None);
+        fill(&outbox, 3_000, 300, None);
         let conn = till.sql();
         let truncate = "PRAGMA wal_checkpoint(TRUNCATE)";
         conn.query_row(truncate, [], |_| Ok(())).unwrap();
@@ -155,14 +155,66 @@ fn a_drain_carries_the_log_over_before_the_application_must() {
 
 #[test]
 fn a_message_that_is_sent_costs_the_log_two_kilobytes_at_most() {
-    let cost = drained(&Vfs::register(), 1_280, None);
+    let cost = drained(&Vfs::register(), 1_280, 300, None);
     let each = cost.bytes / 1_280;
     assert!(each <= 2_048, "{each} bytes for each message");
 }
 
+/// A row's columns lie in one record with its payload, and SQLite writes a record that changes anew:
+/// once when it is claimed and once when it is settled, whole pages each time.
+#[test]
+fn a_large_message_that_is_sent_goes_through_the_log_twice() {
+    let payload = 20_000;
+    let cost = drained(&Vfs::register(), 320, payload, None);
+    let times = cost.bytes as f64 / (320 * payload) as f64;
+    assert!((2.0..2.5).contains(&times), "{times} times its payload");
+}
+
+/// Neither for another limit nor for another number of rows: whatever ran once stays prepared.
+#[test]
+fn a_drain_prepares_each_statement_once() {
+    let till = Till::new();
+    let prepared = Arc::new(AtomicUsize::new(0));
+    let preparing = Arc::clone(&prepared);
+    let options = Outbox::options()
+        .clock(ManualClock::at(1_800_000_000_000).shared())
+        .on_connect(move |conn: &Connection| {
+            let preparing = Arc::clone(&preparing);
+            conn.authorizer(Some(move |context: AuthContext<'_>| {
+                // Transactions are no statements to keep.
+                let read = matches!(context.action, AuthAction::Read { .. });
+                preparing.fetch_add(usize::from(read), Ordering::SeqCst);
+                Authorization::Allow
+            }))
+        });
+    let outbox = options.open(&till.path).unwrap();
+    let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
+    let mut seen = Vec::new();
+    for round in 0..3 {
+        for messages in [1, 3, 9, 200] {
+            let message = Message::text("sales", format!("round {round}"));
+            let batch = vec![message; messages];
+            let answers = outbox.transaction(|tx| outbox.enqueue_all(tx, &batch));
+            assert!(answers.unwrap().iter().all(Result::is_ok));
+            let before = prepared.load(Ordering::SeqCst);
+            // So that there is room for one more, or for nine, beside those on the wire.
+            drain.cycle(&up).unwrap();
+            let calls: Vec<_> = (0..messages % 7).filter_map(|_| drain.begin()).collect();
+            for call in calls {
+                drain.end(call, Ok(Outcome::delivered()));
+                drain.cycle(&up).unwrap();
+            }
+            drain.until_idle(&up).unwrap();
+            seen.push(prepared.load(Ordering::SeqCst) - before);
+        }
+    }
+    assert!(seen[0] > 0, "nothing is counted");
+    assert_eq!(seen[4..], [0; 8], "{seen:?}");
+}
+
 #[test]
 fn a_cycle_reads_each_message_once_and_writes_them_by_a_few_statements() {
-    let cost = drained(&Vfs::register(), 1_280, None);
+    let cost = drained(&Vfs::register(), 1_280, 300, None);
     let statements = count(&cost.ran, |sql| !sql.starts_with("--"));
     let most = 1_280 + 20 * cost.commits;
     assert!(statements <= most, "{statements}, {:#?}", cost.ran);
@@ -172,7 +224,7 @@ fn a_cycle_reads_each_message_once_and_writes_them_by_a_few_statements() {
 
 #[test]
 fn a_lane_costs_a_commit_for_each_run() {
-    let cost = drained(&Vfs::register(), 640, Some("customer-7"));
+    let cost = drained(&Vfs::register(), 640, 300, Some("customer-7"));
     let most = 640 / 16 + 2;
     assert!(cost.commits <= most, "{} commits", cost.commits);
 }
@@ -181,7 +233,7 @@ fn a_lane_costs_a_commit_for_each_run() {
 fn an_enqueue_is_one_commit_with_one_sync_and_a_few_pages() {
     let vfs = Vfs::register();
     let (till, outbox) = watched(&vfs);
-    fill(&outbox, 100, None);
+    fill(&outbox, 100, 300, None);
     ran();
     let (bytes, syncs) = (log_bytes(&till), vfs.syncs());
     put(&outbox, &Message::text("sales", "x").dedupe_key("one more")).unwrap();
@@ -235,6 +287,41 @@ fn an_idle_pump_prepares_nothing_and_commits_nothing() {
     pump.stop(Duration::from_secs(10)).unwrap();
 }
 
+/// Statements of the pump below.
+#[cfg(unix)]
+static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+/// The file system is asked instead whether anybody wrote, which costs a tenth.
+#[cfg(unix)]
+#[test]
+fn an_idle_pump_that_polls_every_millisecond_asks_sqlite_a_few_times_a_second() {
+    let till = Till::new();
+    let options = Outbox::options().on_connect(|conn: &Connection| {
+        let note = |_: TraceEvent<'_>| {
+            ASKED.fetch_add(1, Ordering::SeqCst);
+        };
+        conn.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(note));
+        Ok(())
+    });
+    let outbox = options.open(&till.path).unwrap();
+    let settings = Settings::new().poll(Duration::from_millis(1));
+    let pump = outbox.pump(up).settings(settings).start().unwrap();
+    put(&outbox, &Message::text("sales", "one")).unwrap();
+    while outbox.unsent().unwrap() > 0 {
+        nap(10);
+    }
+    nap(500);
+    let begun = std::time::Instant::now();
+    let before = ASKED.load(Ordering::SeqCst);
+    assert!(before > 0, "nothing is counted");
+    nap(1_000);
+    let asked = ASKED.load(Ordering::SeqCst) - before;
+    // Twice a second, a few statements each; the machine may be slow, and so is the nap then.
+    let halves = begun.elapsed().as_millis() as usize / 500 + 1;
+    assert!(asked <= 8 * halves, "{asked} in {halves} half seconds");
+    pump.stop(Duration::from_secs(10)).unwrap();
+}
+
 /// Steps of SQLite's machine, in hundreds, for all pages of a list of so many unsent messages: new
 /// ones, some that were tried, members of lanes.
 fn pages_of(messages: usize) -> usize {
@@ -282,7 +369,7 @@ fn no_statement_of_an_enqueue_or_a_drain_reads_a_whole_table() {
     let vfs = Vfs::register();
     let (till, outbox) = watched(&vfs);
     ran();
-    fill(&outbox, 20, None);
+    fill(&outbox, 20, 300, None);
     for number in 0..20 {
         let message = Message::text("sales", "x").ordering_key(format!("lane-{}", number % 4));
         put(&outbox, &message.dedupe_key(format!("lane-{number}"))).unwrap();

@@ -23,6 +23,7 @@ mod desk;
 mod drain;
 mod duplicates;
 mod enqueue;
+mod exact;
 mod fencing;
 mod fixture;
 mod foreign_hands;
@@ -49,6 +50,7 @@ mod server;
 mod settled;
 mod shim;
 mod simulation;
+mod sizes;
 #[cfg(feature = "http")]
 mod soak;
 mod sql_contract;

@@ -1,15 +1,18 @@
 //! Order per key: nothing overtakes, whatever delays the one before.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sqlite_outbox::testing::Inline;
-use sqlite_outbox::{Delivery, Message, OnDead, Outcome};
+use sqlite_outbox::{Delivery, Dispatcher, Message, OnDead, Outcome};
 
 use crate::desk::{Desk, HOUR, MINUTE, rejects, status, up};
+use crate::fixture::{Till, nap, put};
 
 /// Lives on for an hour and returns the arrivals of the lane, first ones only; counts the others.
 fn arrivals(desk: &Desk, drains: &mut [Inline]) -> (Vec<String>, usize) {
-    let seen = std::sync::Mutex::new((Vec::new(), 0));
+    let seen = Mutex::new((Vec::new(), 0));
     let receiver = |delivery: &Delivery| {
         let text = String::from_utf8_lossy(&delivery.payload).into_owned();
         let mut seen = seen.lock().unwrap();
@@ -222,4 +225,63 @@ fn a_call_that_hangs_does_not_hold_what_was_claimed_behind_it() {
     hung.end(call, Ok(Outcome::delivered()));
     hung.until_idle(&up).unwrap();
     assert_eq!(desk.states(), vec!["sent"; 40]);
+}
+
+/// Fails the second message once the next run of the lane is claimed, while that transaction is not
+/// committed yet: the run has no place behind the first when that one ends.
+#[derive(Default)]
+struct Window {
+    runs: AtomicUsize,
+    failed: AtomicBool,
+    arrived: Mutex<Vec<i64>>,
+}
+
+impl Dispatcher for Window {
+    fn dispatch(&self, delivery: &Delivery) -> anyhow::Result<Outcome> {
+        self.arrived.lock().unwrap().push(delivery.id);
+        if delivery.id != 2 || self.failed.load(Ordering::SeqCst) {
+            return Ok(Outcome::delivered());
+        }
+        for _ in 0..1_000 {
+            if self.runs.load(Ordering::SeqCst) > 1 {
+                break;
+            }
+            nap(5);
+        }
+        self.failed.store(true, Ordering::SeqCst);
+        Ok(Outcome::retry("not now"))
+    }
+
+    /// Asked for each run, in the transaction that claims it.
+    fn time_limit(&self, _: &str) -> Duration {
+        if self.runs.fetch_add(1, Ordering::SeqCst) == 1 {
+            while !self.failed.load(Ordering::SeqCst) {
+                nap(5);
+            }
+            // The worker has returned from the call by then, and its run is over.
+            nap(100);
+        }
+        Duration::from_secs(120)
+    }
+}
+
+#[test]
+fn a_run_that_was_claimed_behind_one_that_fails_meanwhile_goes_back() {
+    let till = Till::new();
+    let outbox = till.open();
+    for number in 0..40 {
+        let message = Message::text("sales", number.to_string()).ordering_key("one");
+        put(&outbox, &message).unwrap();
+    }
+    let window = Window::default();
+    let report = outbox.drain(&window).unwrap();
+    assert!(
+        window.runs.load(Ordering::SeqCst) >= 2,
+        "none was claimed behind"
+    );
+    assert_eq!((report.sent, report.retried, report.unsent), (1, 1, 39));
+    assert_eq!(*window.arrived.lock().unwrap(), [1, 2]);
+    outbox.draining(&window).now().run().unwrap();
+    let arrived = window.arrived.into_inner().unwrap();
+    assert!(arrived[2..].iter().copied().eq(2..=40), "{arrived:?}");
 }
