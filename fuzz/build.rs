@@ -15,7 +15,10 @@ fn main() {
         if let Some(path) = attribute.and_then(|it| it.strip_suffix("\"]")) {
             elsewhere = Some(tool.join(path));
         }
-        let Some(name) = line.strip_prefix("mod ").and_then(|it| it.strip_suffix(';')) else {
+        let Some(name) = line
+            .strip_prefix("mod ")
+            .and_then(|it| it.strip_suffix(';'))
+        else {
             continue;
         };
         let beside = tool.join(format!("{name}.rs"));

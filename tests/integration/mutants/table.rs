@@ -306,4 +306,75 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "ORDER BY id DESC LIMIT 1 OFFSET 2000000",
         )],
     },
+    Mutant {
+        name: "all that are recorded together get the first one's answer",
+        changes: &[change(
+            SETTLE,
+            "let provider = told.and_then(|it|",
+            "let provider = told.and(set.first()).and_then(|it|",
+        )],
+    },
+    Mutant {
+        name: "a retry forgets the headers",
+        changes: &[change(
+            SETTLE,
+            "UPDATE outbox SET status = 'pending', next_attempt_at = :due,",
+            "UPDATE outbox SET status = 'pending', headers = NULL, next_attempt_at = :due,",
+        )],
+    },
+    Mutant {
+        name: "a retry forgets the expiry",
+        changes: &[change(
+            SETTLE,
+            "UPDATE outbox SET status = 'pending', next_attempt_at = :due,",
+            "UPDATE outbox SET status = 'pending', expires_at = NULL, next_attempt_at = :due,",
+        )],
+    },
+    Mutant {
+        name: "a receiver is left alone for a tenth of what it asked for",
+        changes: &[change(
+            CIRCUIT,
+            "let until = now.saturating_add(span);\n        if self.state",
+            "let until = now.saturating_add(span / 10);\n        if self.state",
+        )],
+    },
+    Mutant {
+        name: "a clock in doubt makes messages expire",
+        changes: &[
+            change(
+                TRANSACT,
+                "if !self.trusted {\n            return Ok(());",
+                "if !self.trusted && false {\n            return Ok(());",
+            ),
+            change(
+                "src/drain/look.rs",
+                "if self.watch.trusted()\n",
+                "if (self.watch.trusted() || true)\n",
+            ),
+        ],
+    },
+    Mutant {
+        name: "a run goes on although its channel got into trouble",
+        changes: &[change(
+            FLIGHT,
+            "self.recalled.store(true, Ordering::Release);",
+            "self.recalled.store(false, Ordering::Release);",
+        )],
+    },
+    Mutant {
+        name: "any number of rows is claimed by one transaction",
+        changes: &[change(
+            "src/drain/write.rs",
+            "let mut batch = self.batch;",
+            "let mut batch = self.batch * 1000;",
+        )],
+    },
+    Mutant {
+        name: "any number of rows expires by one transaction",
+        changes: &[change(
+            TRANSACT,
+            "upkeep::overdue(self.conn, now, EXPIRE_STEP)?",
+            "upkeep::overdue(self.conn, now, EXPIRE_STEP * 1000)?",
+        )],
+    },
 ];

@@ -4,6 +4,7 @@
 //! note every change in a journal, so the journal holds what was committed and nothing else, also
 //! when the process that wrote it died right after.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use sqlite_outbox::rusqlite::{Connection, Row as Read};
@@ -81,6 +82,19 @@ pub(super) struct Row {
     pub(super) available: Option<i64>,
     pub(super) expires: Option<i64>,
     pub(super) settled: Option<i64>,
+    pub(super) envelope: Envelope,
+    /// What the receiver answered: its own id, and the body.
+    pub(super) receipt: [Option<String>; 2],
+}
+
+/// What goes out with the bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Envelope {
+    pub(super) event_type: Option<String>,
+    pub(super) recipient: Option<String>,
+    pub(super) principal: Option<String>,
+    pub(super) content_type: String,
+    pub(super) headers: Vec<(String, String)>,
 }
 
 /// A channel as the file holds it.
@@ -130,6 +144,7 @@ pub(super) struct Request {
     /// The idempotency key, and the bytes.
     pub(super) message_id: String,
     pub(super) payload: Vec<u8>,
+    pub(super) envelope: Envelope,
     /// Whether it got as far as the receiver, and whether the receiver took it.
     pub(super) reached: bool,
     pub(super) accepted: bool,
@@ -170,6 +185,18 @@ pub(super) struct Enqueue {
     pub(super) payload: String,
     pub(super) id: i64,
     pub(super) heard: Heard,
+    /// Not before, and not after.
+    pub(super) times: [Option<i64>; 2],
+    pub(super) envelope: Envelope,
+}
+
+/// The receiver's own id for a request, and its answer's body: no two have the same.
+pub(super) fn receipt(id: i64, claims: i64) -> [Option<String>; 2] {
+    let answers = [
+        format!("INV-{id}-{claims}"),
+        format!("{{\"took\":{id},\"of\":{claims}}}"),
+    ];
+    answers.map(Some)
 }
 
 #[derive(Debug, Clone)]
@@ -190,15 +217,18 @@ pub(super) const JOURNAL: &str = "
 CREATE TABLE journal (
   seq INTEGER PRIMARY KEY, kind INTEGER NOT NULL, id INTEGER, channel TEXT, key TEXT, lane TEXT,
   message_id TEXT, payload BLOB, status TEXT, claims INTEGER, attempts INTEGER, due INTEGER,
-  available INTEGER, expires INTEGER, settled INTEGER);
+  available INTEGER, expires INTEGER, settled INTEGER, event_type TEXT, recipient TEXT,
+  principal TEXT, content_type TEXT, headers TEXT, provider_id TEXT, answer TEXT);
 CREATE TRIGGER journal_new AFTER INSERT ON outbox BEGIN
   INSERT INTO journal SELECT NULL, 0, NEW.id, NEW.channel, NEW.dedupe_key, NEW.ordering_key,
     NEW.message_id, CAST(NEW.payload AS BLOB), NEW.status, NEW.claims, NEW.attempts,
-    NEW.next_attempt_at, NEW.available_at, NEW.expires_at, NEW.settled_at; END;
+    NEW.next_attempt_at, NEW.available_at, NEW.expires_at, NEW.settled_at, NEW.event_type,
+    NEW.recipient, NEW.principal, NEW.content_type, NEW.headers, NEW.provider_id, NEW.answer; END;
 CREATE TRIGGER journal_row AFTER UPDATE ON outbox BEGIN
   INSERT INTO journal SELECT NULL, 1, NEW.id, NEW.channel, NEW.dedupe_key, NEW.ordering_key,
     NEW.message_id, CAST(NEW.payload AS BLOB), NEW.status, NEW.claims, NEW.attempts,
-    NEW.next_attempt_at, NEW.available_at, NEW.expires_at, NEW.settled_at; END;
+    NEW.next_attempt_at, NEW.available_at, NEW.expires_at, NEW.settled_at, NEW.event_type,
+    NEW.recipient, NEW.principal, NEW.content_type, NEW.headers, NEW.provider_id, NEW.answer; END;
 CREATE TRIGGER journal_gone AFTER DELETE ON outbox BEGIN
   INSERT INTO journal (kind, id) VALUES (2, OLD.id); END;
 CREATE TRIGGER journal_attempt AFTER INSERT ON outbox_attempt BEGIN
@@ -234,6 +264,7 @@ fn decode(read: &Read<'_>) -> Change {
     let id: i64 = read.get("id").unwrap();
     let number = |name: &str| read.get::<_, Option<i64>>(name).unwrap();
     let text = |name: &str| read.get::<_, String>(name).unwrap();
+    let maybe = |name: &str| read.get::<_, Option<String>>(name).unwrap();
     let count = |name: &str| number(name).unwrap_or(0);
     let row = || Row {
         id,
@@ -249,6 +280,17 @@ fn decode(read: &Read<'_>) -> Change {
         available: number("available"),
         expires: number("expires"),
         settled: number("settled"),
+        envelope: Envelope {
+            event_type: maybe("event_type"),
+            recipient: maybe("recipient"),
+            principal: maybe("principal"),
+            content_type: text("content_type"),
+            headers: maybe("headers").map_or_else(Vec::new, |it| {
+                let headers: BTreeMap<_, _> = serde_json::from_str(&it).unwrap();
+                headers.into_iter().collect()
+            }),
+        },
+        receipt: ["provider_id", "answer"].map(maybe),
     };
     match count("kind") {
         0 => Change::New(row()),

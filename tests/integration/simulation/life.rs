@@ -6,7 +6,7 @@ use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::{Enqueued, Error, Message, OnDuplicate, Policy, Selection, Settings};
 
 use super::checker::Rules;
-use super::history::{Enqueue, Heard, What, Who};
+use super::history::{Enqueue, Envelope, Heard, What, Who};
 use super::till::{START, Till};
 use super::world::POISON;
 use crate::fixture::Rng;
@@ -25,15 +25,26 @@ pub(super) struct Life {
     lanes: i64,
     pub(super) sold: usize,
     keys: i64,
+    /// Sales still to come that have more messages than any transaction of a drain may touch.
+    rushes: usize,
 }
 
 impl Life {
     pub(super) fn new(seed: u64) -> (Self, Rules) {
         let mut dice = Rng(seed);
         let pick = |dice: &mut Rng, of: &[usize]| of[dice.below(of.len() as i64) as usize];
+        let rush = dice.percent(4);
         let rules = Rules {
-            workers: pick(&mut dice, &[1, 2, 4]),
-            prefetch: pick(&mut dice, &[1, 4, 12]),
+            workers: if rush {
+                16
+            } else {
+                pick(&mut dice, &[1, 2, 4])
+            },
+            prefetch: if rush {
+                32
+            } else {
+                pick(&mut dice, &[1, 4, 12])
+            },
             run_length: pick(&mut dice, &[1, 3, 16]),
             brake: [3, 10][dice.below(2) as usize],
             max_attempts: [2, 3, 20][dice.below(3) as usize],
@@ -66,6 +77,7 @@ impl Life {
             lanes,
             sold: 0,
             keys: 0,
+            rushes: if rush { 2 } else { 0 },
         };
         (life, rules)
     }
@@ -94,6 +106,7 @@ impl Life {
 
     fn play(&mut self) {
         match self.below(100) {
+            0..28 if self.rushes > 0 && self.below(6) == 0 => self.rush(),
             0..28 => self.sell(),
             28..62 => self.work(),
             62..82 => self.pass(),
@@ -131,16 +144,25 @@ impl Life {
         let mut message = Message::text(channel, payload.clone()).dedupe_key(key.clone());
         // All that belongs to a key follows from its number, so that a repetition is the same.
         let trait_of = |n: i64| Rng(number.unsigned_abs()).below(n);
+        let (wrapped, envelope) = wrap(message, number);
+        message = wrapped;
         if trait_of(3) > 0 {
             message = message.ordering_key(format!("lane {}", trait_of(97) % self.lanes));
         }
+        let mut times = [None; 2];
         if new && self.below(12) == 0 {
             let at = now - 60 * SECOND + self.below(600 * SECOND);
-            message = message.available_at(at.max(1));
+            times[0] = Some(at.max(1));
         }
         if new && self.below(14) == 0 {
             let at = now + self.below(900 * SECOND);
-            message = message.expires_at(at.max(1));
+            times[1] = Some(at.max(1));
+        }
+        if let Some(at) = times[0] {
+            message = message.available_at(at);
+        }
+        if let Some(at) = times[1] {
+            message = message.expires_at(at);
         }
         if !new && self.below(4) == 0 {
             message = message.on_duplicate(OnDuplicate::Replace);
@@ -151,8 +173,25 @@ impl Life {
             payload,
             id: 0,
             heard: Heard::New,
+            times,
+            envelope,
         };
         (message, told)
+    }
+
+    /// Hundreds of messages at once, of which most will not be sent in time.
+    fn rush(&mut self) {
+        self.rushes -= 1;
+        let count = 250 + self.below(150);
+        let mut sale: Vec<_> = (0..count).map(|_| self.any_message()).collect();
+        for (message, told) in &mut sale {
+            if told.times == [None; 2] && self.dice.percent(80) {
+                let at = self.till.clock.now().max(0) + 1 + self.dice.below(5 * SECOND);
+                told.times[1] = Some(at);
+                *message = message.clone().expires_at(at);
+            }
+        }
+        self.sold += self.transact(&sale, true);
     }
 
     /// One transaction of the application: committed, rolled back, or ended by a crash before or
@@ -347,4 +386,31 @@ impl Life {
             .query_row([], |row| row.get(0))
             .unwrap()
     }
+}
+
+/// Every third message has all that can go out with its bytes.
+fn wrap(message: Message, number: i64) -> (Message, Envelope) {
+    let mut envelope = Envelope {
+        event_type: None,
+        recipient: None,
+        principal: None,
+        content_type: "text/plain".into(),
+        headers: Vec::new(),
+    };
+    if number % 3 != 0 {
+        return (message.content_type(&envelope.content_type), envelope);
+    }
+    let name = |what: &str| format!("{what}-{number}");
+    envelope.event_type = Some(name("event"));
+    envelope.recipient = Some(name("recipient"));
+    envelope.principal = Some(name("principal"));
+    envelope.content_type = name("application/x");
+    envelope.headers = vec![("x-till".into(), name("header"))];
+    let message = message
+        .event_type(name("event"))
+        .recipient(name("recipient"))
+        .principal(name("principal"))
+        .content_type(name("application/x"))
+        .header("x-till", name("header"));
+    (message, envelope)
 }

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::checker::Rules;
 use super::fuse::{Cut, Fuse, Hands, Routes};
-use super::history::{self, At, Event, JOURNAL, Request, SALES, What, Who};
+use super::history::{self, At, Envelope, Event, JOURNAL, Request, SALES, What, Who};
 use super::world::{Plan, World, outcome};
 use crate::fixture::{Rng, folder_in_memory};
 
@@ -250,6 +250,13 @@ impl Till {
             lane: sent.ordering_key.clone(),
             message_id: sent.message_id.clone(),
             payload: sent.payload.clone(),
+            envelope: Envelope {
+                event_type: sent.event_type.clone(),
+                recipient: sent.recipient.clone(),
+                principal: sent.principal.clone(),
+                content_type: sent.content_type.clone(),
+                headers: sent.headers.clone(),
+            },
             reached: plan.reached,
             accepted: plan.accepted,
         };
@@ -277,7 +284,9 @@ impl Till {
         let open = it
             .open
             .swap_remove(over[dice.below(over.len() as i64) as usize]);
-        it.drain.end(open.call, outcome(open.plan.told));
+        let sent = &open.call.delivery;
+        let answer = outcome(open.plan.told, sent.id, i64::from(sent.attempt));
+        it.drain.end(open.call, answer);
         // The first report rings, and a few milliseconds later the pump has heard the others.
         it.due = it.due.min(now + 5);
         let who = Who::Life(it.life);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sqlite_outbox::{Failure, Outcome, Receipt};
 
-use super::history::Told;
+use super::history::{Told, receipt};
 use crate::fixture::Rng;
 
 const SECOND: i64 = 1_000;
@@ -149,11 +149,14 @@ impl World {
     }
 }
 
-/// The outcome that stands for it.
-pub(super) fn outcome(told: Told) -> anyhow::Result<Outcome> {
+/// The outcome that stands for it, for this claim of this message.
+pub(super) fn outcome(told: Told, id: i64, claims: i64) -> anyhow::Result<Outcome> {
     let status = |code: u16| Failure::new("http", format!("status {code}")).status(code);
     Ok(match told {
-        Told::Delivered => Outcome::Delivered(Receipt::with_id("INV-1").answer("{}")),
+        Told::Delivered => {
+            let [number, body] = receipt(id, claims).map(Option::unwrap_or_default);
+            Outcome::Delivered(Receipt::with_id(number).answer(body))
+        }
         Told::Rejected => Outcome::Rejected(status(422)),
         Told::Retry(None) => Outcome::Retry(status(500)),
         Told::Retry(Some(seconds)) => {

@@ -25,6 +25,7 @@ impl<'a> Checker<'a> {
         let mut unsure: BTreeSet<&str> = BTreeSet::new();
         let reports = std::mem::take(&mut self.lives[life].told);
         let mut judged = 0;
+        let mut peace: HashMap<&str, i64> = HashMap::new();
         let mut explained = BTreeSet::new();
         for (request, told) in &reports {
             let What::Sent(sent) = &self.history[*request].what else {
@@ -62,6 +63,11 @@ impl<'a> Checker<'a> {
                 // An earlier holder delivered it; what this one heard is judged all the same.
                 _ if noted => drop(unsure.insert(name)),
                 _ => {
+                    if let Told::Retry(Some(seconds)) = told {
+                        let span = i64::try_from(*seconds).unwrap() * 1000;
+                        let longest = peace.entry(name).or_default();
+                        *longest = span.max(*longest);
+                    }
                     let Some((_, nth)) = failure else {
                         return self.broken(P2, format!("{told:?} for {} left no trace", sent.id));
                     };
@@ -109,12 +115,22 @@ impl<'a> Checker<'a> {
                 _ => None,
             });
             let new = new.unwrap_or(known);
+            self.peace_is_kept(name, &new, peace.get(name).copied().unwrap_or(0))?;
             let same = new.evidence == state.evidence && new.rejections == state.rejections;
             self.demand(same, P2, || {
                 format!("{name} should be {state:?} and is {new:?}")
             })?;
         }
         Ok(heard)
+    }
+
+    /// A receiver that asked to be left alone is, for no less than it asked for.
+    fn peace_is_kept(&self, name: &str, state: &Channel, span: i64) -> Checked {
+        let until = self.history[self.at].at.now() + span.min(HOLD);
+        let kept = state.state == "holding" && state.until.is_some_and(|it| it >= until);
+        self.demand(kept || span == 0 || self.set_back, P2, || {
+            format!("{name} asked for {span} ms of peace, until {until}: {state:?}")
+        })
     }
 
     /// What its verdict made of a message, whatever came after in the same transaction.

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::{Checked, Checker, Message, P1, P2, P3, P4, Violation};
 use crate::simulation::fuse::LIMIT;
-use crate::simulation::history::{Change, Row, Status, Who};
+use crate::simulation::history::{Change, Row, Status, Who, receipt};
 
 /// A lease, and the furthest any lease may reach.
 const LEASE: i64 = 30_000;
 pub(super) const HORIZON: i64 = 1_200_000;
 /// No honest clock reads less: 2026-01-01.
-const HONEST: i64 = 1_767_225_600_000;
+pub(super) const HONEST: i64 = 1_767_225_600_000;
 /// A stale claim must be seen twice, so far apart, before it is taken back.
 const SEEN_TWICE: i64 = 2_000;
 
@@ -96,7 +96,8 @@ impl<'a> Checker<'a> {
         let wall = self.history[self.at].at.now();
         let drain = matches!(who, Who::Life(_));
         let mine = drain && who == old.holder.map_or(Who::World, Who::Life);
-        let known = self.delivered.contains(&(row.id, row.message_id.clone()));
+        let name = (row.id, row.message_id.clone());
+        let known = self.delivered.contains_key(&name);
         match (was.status, row.status) {
             (Pending | Waiting, Sending) => {
                 self.demand(drain && row.claims == was.claims + 1, P3, what)?;
@@ -143,6 +144,8 @@ impl<'a> Checker<'a> {
             (Pending | Waiting, Expired) => {
                 let over = row.expires.is_some_and(|it| it <= wall);
                 self.demand(drain && over, P1, what)?;
+                let doubts = matches!(who, Who::Life(it) if self.lives[it].watch.doubts());
+                self.demand(!doubts, P1, || format!("by a clock in doubt: {}", what()))?;
                 self.figures.count("expired", 1);
                 batch.expired += 1;
             }
@@ -157,6 +160,11 @@ impl<'a> Checker<'a> {
             (Pending | Waiting, Pending | Waiting) => {}
             (now, then) if now == then => {}
             _ => return self.broken(P1, what()),
+        }
+        if row.status == Status::Sent {
+            let claims = self.delivered.get(&name).map_or(&[][..], Vec::as_slice);
+            let told = claims.iter().any(|it| receipt(row.id, *it) == row.receipt);
+            self.demand(told, P3, || format!("no receiver answered so: {}", what()))?;
         }
         self.attempts_are_charged(old, row, who, batch)?;
         self.remember(old, row, who);
@@ -180,7 +188,25 @@ impl<'a> Checker<'a> {
             let unseen = who == Who::App && was.claims == 0;
             self.demand(unseen, P3, || format!("its bytes: {}", what()))?;
         }
-        Ok(())
+        self.demand(was.envelope == row.envelope, P3, || {
+            format!("its headers: {}", what())
+        })?;
+        self.times_stay(was, row, who)
+    }
+
+    /// Nobody changes when a message may be sent but a person, or the application before anybody has
+    /// claimed it. A drain gives what was enqueued in 1970 its span anew.
+    fn times_stay(&self, was: &Row, row: &Row, who: Who) -> Checked {
+        let told = match who {
+            Who::Operator => true,
+            Who::App => was.claims == 0,
+            _ => false,
+        };
+        let dated = was.expires.is_some_and(|it| it < HONEST) && row.expires.is_some();
+        let same = was.available == row.available && (was.expires == row.expires || dated);
+        self.demand(told || same, P1, || {
+            format!("its times: {who:?} made {was:?} {row:?}")
+        })
     }
 
     /// Whether a call of the holder has run on for too long. Also one whose answer has come and is not

@@ -5,12 +5,13 @@
 //! reason, a charge its delivery, a claim that is taken back a holder that is gone.
 
 mod batch;
+mod doubt;
 mod end;
 mod figures;
 mod file;
 mod wire;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 pub(super) use figures::Figures;
 
@@ -62,6 +63,9 @@ struct Life {
     ended: bool,
     /// What its calls were told and no commit has shown yet: the request.
     told: Vec<(usize, Told)>,
+    watch: doubt::Watch,
+    /// In which event it last wrote that a channel got into other trouble.
+    closed: HashMap<String, usize>,
 }
 
 /// A request that the receiver took.
@@ -95,7 +99,8 @@ pub(super) struct Checker<'a> {
     /// Requests on the wire.
     open: BTreeMap<usize, i64>,
     told: HashMap<(i64, i64), Told>,
-    delivered: HashSet<(i64, String)>,
+    /// The claims under which a receiver answered that it took a message, by its key.
+    delivered: HashMap<(i64, String), Vec<i64>>,
     taken: HashMap<(i64, String), Vec<Taken>>,
     /// The wall clock went back at some time, in events.
     set_back: bool,
@@ -119,7 +124,7 @@ impl<'a> Checker<'a> {
             held: HashMap::new(),
             open: BTreeMap::new(),
             told: HashMap::new(),
-            delivered: HashSet::new(),
+            delivered: HashMap::new(),
             taken: HashMap::new(),
             set_back: false,
             last_wall: 0,
@@ -164,6 +169,7 @@ impl<'a> Checker<'a> {
                 self.lives.push(Life {
                     born: event.at.mono,
                     turned: event.at.mono,
+                    watch: doubt::Watch::new(event.at),
                     ..Life::default()
                 });
                 Ok(())
@@ -171,6 +177,7 @@ impl<'a> Checker<'a> {
             (What::Cycle(wrote), Who::Life(life)) => {
                 self.figures.count("cycles", 1);
                 self.figures.count("commits failed", u64::from(!wrote));
+                self.lives[life].watch.observe(event.at);
                 if *wrote {
                     self.lives[life].turned = event.at.mono;
                 }
@@ -275,6 +282,11 @@ impl<'a> Checker<'a> {
                 None if after.iter().any(|other| wrote(&other)) => None,
                 None => Some(self.messages[&it.id].row.payload.as_slice()),
             };
+            let row = &self.messages[&it.id].row;
+            if wrote(&it) && !after.iter().any(|other| wrote(&other)) {
+                let asked = it.times == [row.available, row.expires] && it.envelope == row.envelope;
+                self.demand(asked, P1, || format!("{it:?} was asked for: {row:?}"))?;
+            }
             if it.heard == Heard::Same
                 && let Some(held) = held
             {
@@ -289,6 +301,9 @@ impl<'a> Checker<'a> {
     }
 
     fn changed(&mut self, changes: &'a [Change], who: Who) -> Checked {
+        if let Who::Life(life) = who {
+            self.lives[life].watch.observe(self.history[self.at].at);
+        }
         let batch = self.apply(changes, who)?;
         if let Who::Life(life) = who {
             self.figures.count("commits", 1);
@@ -297,6 +312,7 @@ impl<'a> Checker<'a> {
         }
         for change in changes {
             if let Change::Channel(name, state) = change {
+                self.closes(name, state, who);
                 self.channels.insert(name.clone(), state.clone());
                 if state.state == "ok" {
                     self.probes.remove(name);

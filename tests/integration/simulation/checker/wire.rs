@@ -1,7 +1,7 @@
 //! What the receivers see.
 
 use super::file::lane;
-use super::{Checked, Checker, P1, P3, P4, Taken};
+use super::{Checked, Checker, P1, P2, P3, P4, Taken};
 use crate::simulation::history::{Request, Row, Status, Told, What};
 
 impl Checker<'_> {
@@ -37,9 +37,16 @@ impl Checker<'_> {
         let over = mine && row.expires.is_some_and(|it| it <= at.now());
         self.demand(!over, P1, || format!("after its time: {}", what()))?;
         let known = mine || row.message_id == request.message_id;
-        let same = row.message_id == request.message_id && row.payload == request.payload;
+        let same = row.message_id == request.message_id
+            && row.payload == request.payload
+            && row.envelope == request.envelope;
         self.demand(!known || same, P3, || {
-            format!("other key or bytes: {}", what())
+            format!("other key, bytes or headers: {}", what())
+        })?;
+        let closed = self.lives[request.life].closed.get(&request.channel);
+        let recalled = closed.is_some_and(|it| mine && message.batch < *it);
+        self.demand(!recalled, P2, || {
+            format!("its channel got into trouble since: {}", what())
         })?;
         if mine && let Some(lane) = lane(row) {
             self.is_in_order(request, message, &lane)?;
@@ -143,7 +150,7 @@ impl Checker<'_> {
         self.lives[request.life].told.push((at, told));
         let name = (request.id, request.message_id.clone());
         if told == Told::Delivered {
-            self.delivered.insert(name);
+            self.delivered.entry(name).or_default().push(request.claims);
         } else if request.accepted {
             self.figures.count("answers lost", 1);
             for it in self.taken.get_mut(&name).into_iter().flatten() {
