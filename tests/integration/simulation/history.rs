@@ -171,7 +171,7 @@ pub(super) enum What {
     Abandoned,
     Stopped,
     Changed(Vec<Change>),
-    Sent(Request),
+    Sent(Box<Request>),
     Answered(usize, Told),
     /// Something that only the reader of a story needs to know.
     Note(String),

@@ -267,7 +267,7 @@ impl Till {
             plan,
             done: now + plan.lasts,
         });
-        self.note(who, What::Sent(request));
+        self.note(who, What::Sent(Box::new(request)));
         true
     }
 
