@@ -60,6 +60,7 @@ fn hot_statements(conn: &Connection) {
         why::KINDS[2],
         why::LAST_DRAIN,
         stats::DUE,
+        stats::NEXT_DUE,
     ];
     let lane = [
         claim::FOLLOWERS,
@@ -170,7 +171,7 @@ fn what_is_settled(conn: &Connection) {
         ("(channel=? AND dedupe_key=?)", &[enqueue::HOLDER]),
         (
             "outbox_due (channel=? AND status=?",
-            &[stats::MOST_ATTEMPTS, stats::NEXT_DUE],
+            &[stats::MOST_ATTEMPTS],
         ),
         ("outbox_expiry", &[upkeep::DATED_BEFORE]),
         (

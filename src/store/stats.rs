@@ -75,10 +75,19 @@ pub(crate) const MOST_ATTEMPTS: &str = "
       SELECT * FROM (SELECT attempts FROM outbox INDEXED BY outbox_due
                       WHERE channel = ?1 AND status = 'sending' LIMIT 10000))";
 
-/// Which message of a channel may be tried first. Index `outbox_due`.
+/// Which message of each channel may be tried first. Index `outbox_due`, a few steps for each.
 pub(crate) const NEXT_DUE: &str = "
-    SELECT id, next_attempt_at AS at FROM outbox INDEXED BY outbox_due
-     WHERE channel = ?1 AND status = 'pending' ORDER BY next_attempt_at, id LIMIT 1";
+WITH RECURSIVE used (channel) AS (
+  SELECT min(channel) FROM outbox INDEXED BY outbox_due WHERE status = 'pending' OR status = 'sending'
+  UNION ALL
+  SELECT (SELECT min(o.channel) FROM outbox AS o INDEXED BY outbox_due
+           WHERE (o.status = 'pending' OR o.status = 'sending') AND o.channel > used.channel)
+    FROM used WHERE used.channel IS NOT NULL)
+SELECT o.channel, o.id, o.next_attempt_at AS at
+  FROM used CROSS JOIN outbox AS o
+ WHERE o.id = (SELECT p.id FROM outbox AS p INDEXED BY outbox_due
+                WHERE p.channel = used.channel AND p.status = 'pending'
+                ORDER BY p.next_attempt_at, p.id LIMIT 1)";
 
 pub(crate) const STATES: &str = "
     SELECT channel, state, since, until, reason_code, reason, paused_at, paused_by, pause_reason,
@@ -163,6 +172,7 @@ pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Stats> {
             }
         }
     }
+    next_due(conn, &mut channels)?;
     let mut stats = Stats {
         now,
         ..Stats::default()
@@ -175,9 +185,6 @@ pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Stats> {
     ) in channels
     {
         channel.channel = name.show();
-        if channel.counts.pending > 0 {
-            channel.next_due = next_due(conn, &name)?;
-        }
         stats.total.add(&channel.counts);
         stats.channels.push(channel);
     }
@@ -187,10 +194,15 @@ pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Stats> {
     Ok(stats)
 }
 
-fn next_due(conn: &Connection, name: &Name) -> Result<Option<(i64, i64)>> {
+fn next_due(conn: &Connection, channels: &mut BTreeMap<Name, Known>) -> Result<()> {
     let mut statement = conn.prepare_cached(NEXT_DUE)?;
-    let read = |row: &Row<'_>| Ok(number(row, "id")?.zip(number(row, "at")?));
-    Ok(statement.query_row([name], read).optional()?.flatten())
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        if let Some(known) = channels.get_mut(&Name::read(row, "channel")?) {
+            known.stats.next_due = number(row, "id")?.zip(number(row, "at")?);
+        }
+    }
+    Ok(())
 }
 
 /// A channel while it is counted.
