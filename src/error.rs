@@ -159,7 +159,11 @@ impl Error {
     pub fn chain(&self) -> String {
         let mut text = self.to_string();
         let mut last = text.clone();
-        let mut cause = std::error::Error::source(self);
+        let mut cause = match self {
+            // Its words say it all, and SQLite's call it an I/O error at times.
+            Self::DiskFull(_) => None,
+            error => std::error::Error::source(error),
+        };
         while let Some(error) = cause {
             let next = error.to_string();
             // What comes after `Error code 14: `.
@@ -274,8 +278,8 @@ fn incomplete(missing: &[String], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     const NAMED: usize = 4;
     if missing.iter().any(|it| it == "outbox") {
         return f.write_str(
-            "the table outbox is missing, and the messages with it: restore a backup; `outbox upgrade` \
-             or Outbox::open begins anew with none",
+            "the table outbox is missing, and the messages with it: unless this is another file than \
+             meant, restore a backup; `outbox upgrade` or Outbox::open begins anew with none",
         );
     }
     let (named, more) = missing.split_at(missing.len().min(NAMED));
@@ -303,9 +307,10 @@ fn not_found(error: &rusqlite::Error) -> Option<String> {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::RestartTransaction(error) | Self::Busy(error) | Self::Sqlite(error) => {
-                Some(error)
-            }
+            Self::RestartTransaction(error)
+            | Self::Busy(error)
+            | Self::DiskFull(error)
+            | Self::Sqlite(error) => Some(error),
             _ => None,
         }
     }

@@ -370,5 +370,6 @@ fn a_database_without_outbox_is_an_error_and_not_silence() {
     let mut conn = other.sql();
     let tx = conn.transaction().unwrap();
     let error = outbox.enqueue(&tx, &sale("S-1")).unwrap_err();
-    assert!(matches!(error, Error::Sqlite(_)), "{error:?}");
+    assert!(matches!(error, Error::Incomplete { .. }), "{error:?}");
+    assert!(error.to_string().contains("another file"), "{error}");
 }
