@@ -60,6 +60,8 @@ struct Life {
     born: i64,
     /// When it last turned a cycle that could write, on the monotonic clock.
     turned: i64,
+    /// A write failed, and none has succeeded since.
+    failing: bool,
     ended: bool,
     /// What its calls were told and no commit has shown yet: the request.
     told: Vec<(usize, Told)>,
@@ -178,8 +180,11 @@ impl<'a> Checker<'a> {
                 self.figures.count("cycles", 1);
                 self.figures.count("commits failed", u64::from(!wrote));
                 self.lives[life].watch.observe(event.at);
-                if *wrote {
-                    self.lives[life].turned = event.at.mono;
+                let it = &mut self.lives[life];
+                it.failing |= !wrote;
+                // While it waits after a failed write, a cycle is no chance to renew a lease.
+                if !it.failing {
+                    it.turned = event.at.mono;
                 }
                 Ok(())
             }
@@ -307,6 +312,7 @@ impl<'a> Checker<'a> {
         let batch = self.apply(changes, who)?;
         if let Who::Life(life) = who {
             self.figures.count("commits", 1);
+            self.lives[life].failing = false;
             let heard = self.judge_reports(life, changes, &batch)?;
             self.judge_claims(life, &batch, &heard)?;
         }
