@@ -62,6 +62,7 @@ fn stuff(path: &Path) {
 }
 
 /// A shop calls: nothing works, and no program is up that has the file open. What looks must say why.
+#[cfg(feature = "cli")]
 #[test]
 fn on_a_full_filesystem_the_tool_says_what_is_wrong_with_nobody_else_there() {
     let Some(tiny) = Tiny::mount("1500k") else {
