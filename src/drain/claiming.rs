@@ -75,7 +75,7 @@ impl Transact<'_> {
             let part = room.messages.div_ceil(open.len() - turn);
             let (runs, messages) = self.memory.flight.of(name);
             let (ended, landed) = settled.get(&**name).copied().unwrap_or_default();
-            let (runs, messages) = (runs - ended, messages - landed);
+            let (runs, messages) = (runs.saturating_sub(ended), messages.saturating_sub(landed));
             let ceiling = self.memory.ceiling(name, self.settings).min(share);
             let mut allowed = Room {
                 messages: ceiling.saturating_sub(messages).min(part),
