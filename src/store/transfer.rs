@@ -79,26 +79,27 @@ pub(crate) fn import(
 }
 
 fn insert(conn: &Connection, it: &Transfer, now: i64) -> Result<usize> {
-    Ok(conn.prepare_cached(INSERT)?.execute(named_params! {
+    let name = named_params! {
         ":channel": Text(&it.channel),
         ":message_id": Text(&it.message_id),
         ":dedupe_key": Text(&it.dedupe_key),
-        ":event_type": it.event_type.as_deref().map(Text),
-        ":recipient": it.recipient.as_deref().map(Text),
-        ":ordering_key": it.ordering_key.as_deref().map(Text),
-        ":principal": it.principal.as_deref().map(Text),
-        ":content_type": Text(&it.content_type),
-        ":headers": it.headers.as_deref().map(Text),
-        ":available_at": it.available_at,
-        ":expires_at": it.expires_at,
         ":now": now,
-        ":payload": payload(&it.payload),
-    })?)
+    };
+    execute(conn, INSERT, it, name)
 }
 
 fn replace(conn: &Connection, it: &Transfer, id: i64) -> Result<usize> {
-    Ok(conn.prepare_cached(REPLACE)?.execute(named_params! {
-        ":id": id,
+    execute(conn, REPLACE, it, named_params! { ":id": id })
+}
+
+/// Runs a statement that takes what a message holds, and some more.
+fn execute(
+    conn: &Connection,
+    sql: &str,
+    it: &Transfer,
+    more: &[(&str, &dyn ToSql)],
+) -> Result<usize> {
+    let content = named_params! {
         ":event_type": it.event_type.as_deref().map(Text),
         ":recipient": it.recipient.as_deref().map(Text),
         ":ordering_key": it.ordering_key.as_deref().map(Text),
@@ -108,7 +109,9 @@ fn replace(conn: &Connection, it: &Transfer, id: i64) -> Result<usize> {
         ":available_at": it.available_at,
         ":expires_at": it.expires_at,
         ":payload": payload(&it.payload),
-    })?)
+    };
+    let all = [content, more].concat();
+    Ok(conn.prepare_cached(sql)?.execute(&*all)?)
 }
 
 /// The message that has the key.

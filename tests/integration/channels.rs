@@ -270,14 +270,8 @@ fn a_drain_does_not_wait_for_a_receiver_that_is_down_in_any_of_many_channels() {
 /// In the first of many, when the drain has just looked there.
 #[test]
 fn a_message_that_comes_behind_the_looks_back_is_found_within_a_moment() {
-    let till = Till::new();
-    let (clock, outbox) = till.manual(NOW);
-    let messages: Vec<_> = (0..CHANNELS)
-        .map(|it| later(Message::text(format!("channel {it:05}"), "x")))
-        .collect();
-    outbox
-        .transaction(|tx| outbox.enqueue_all(tx, &messages))
-        .unwrap();
+    let clock = ManualClock::at(NOW);
+    let (_till, outbox) = fill(Outbox::options().clock(clock.shared()), later);
     let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
     drain.until_idle(&up).unwrap();
     // Somebody writes: it goes around again, some channels at a time.
@@ -305,14 +299,8 @@ fn a_message_that_comes_behind_the_looks_back_is_found_within_a_moment() {
 /// Their states are read some at a time as well, and somebody pauses one that was read already.
 #[test]
 fn a_channel_that_is_paused_behind_the_looks_back_is_left_alone() {
-    let till = Till::new();
-    let (clock, outbox) = till.manual(NOW);
-    let messages: Vec<_> = (0..CHANNELS)
-        .map(|it| later(Message::text(format!("channel {it:05}"), "x")))
-        .collect();
-    outbox
-        .transaction(|tx| outbox.enqueue_all(tx, &messages))
-        .unwrap();
+    let clock = ManualClock::at(NOW);
+    let (till, outbox) = fill(Outbox::options().clock(clock.shared()), later);
     let states = "INSERT INTO outbox_channel (channel) SELECT DISTINCT channel FROM outbox";
     till.sql().execute(states, []).unwrap();
     let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
