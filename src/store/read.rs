@@ -150,17 +150,29 @@ impl ToSql for Name {
     }
 }
 
+/// Begins a statement that walks over the channels that have messages: a step each along the index,
+/// and a NULL at the end.
+macro_rules! walk {
+    () => {
+        "
+WITH RECURSIVE used (channel) AS (
+  SELECT min(channel) FROM outbox
+  UNION ALL
+  SELECT (SELECT min(o.channel) FROM outbox AS o WHERE o.channel > used.channel)
+    FROM used WHERE used.channel IS NOT NULL)"
+    };
+}
+
+pub(crate) use walk;
+
 /// Every channel that has messages or a state: hops from one to the next along the index.
 pub(crate) fn channels(conn: &Connection) -> Result<Vec<Name>> {
-    let mut statement = conn.prepare_cached(
-        "WITH RECURSIVE used (channel) AS (
-           SELECT min(channel) FROM outbox
-           UNION ALL
-           SELECT (SELECT min(o.channel) FROM outbox AS o WHERE o.channel > used.channel)
-             FROM used WHERE used.channel IS NOT NULL)
+    let mut statement = conn.prepare_cached(concat!(
+        walk!(),
+        "
          SELECT channel FROM used WHERE channel IS NOT NULL
-         UNION SELECT channel FROM outbox_channel",
-    )?;
+         UNION SELECT channel FROM outbox_channel"
+    ))?;
     let names = statement
         .query_map([], |row| Ok(Name(bytes(row.get_ref(0)?).to_vec())))?
         .collect::<rusqlite::Result<BTreeSet<_>>>()?;

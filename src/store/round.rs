@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::clock::FIRST_HONEST;
 use crate::error::Result;
 use crate::store::operate;
-use crate::store::read::{Name, number};
+use crate::store::read::{Name, number, walk};
 use crate::store::retention::{DELETE, NEXT, ROWS, SETTLED, Shelf, each, settled};
 use crate::store::rows;
 
@@ -39,12 +39,9 @@ pub(crate) const ODD: [&str; 3] = [
 
 /// Each channel's settled messages of each status: whether there are odd ones, and the earliest moments
 /// that were not seen to. Index `outbox_settled`, a few steps each.
-pub(crate) const SHELVES: &str = "
-WITH RECURSIVE used (channel) AS (
-  SELECT min(channel) FROM outbox
-  UNION ALL
-  SELECT (SELECT min(o.channel) FROM outbox AS o WHERE o.channel > used.channel)
-    FROM used WHERE used.channel IS NOT NULL),
+pub(crate) const SHELVES: &str = concat!(
+    walk!(),
+    ",
 shelf (channel, status) AS (
   SELECT used.channel, s.status
     FROM used, (SELECT 'sent' AS status UNION ALL SELECT 'expired' UNION ALL SELECT 'cancelled') AS s
@@ -67,7 +64,8 @@ SELECT channel, status,
        (SELECT min(o.settled_at) FROM outbox AS o INDEXED BY outbox_settled
          WHERE (o.status = 'sent' OR o.status = 'expired' OR o.status = 'cancelled')
            AND o.channel = shelf.channel AND o.status = shelf.status AND o.settled_at > ?3) AS kept
-  FROM shelf";
+  FROM shelf"
+);
 
 pub(crate) const STAMP: &str = "
 UPDATE outbox SET settled_at = ?2

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use crate::circuit::OnDead;
 use crate::error::Result;
 use crate::stats::{ChannelState, ChannelStats, Stats};
-use crate::store::read::{Name, number, text};
+use crate::store::read::{Name, number, text, walk};
 
 /// Settled messages that one statement counts.
 const SLICE: i64 = 50_000;
@@ -50,12 +50,9 @@ pub(crate) const DEAD: &str = "
      WHERE channel > ?1 AND status = 'dead' GROUP BY channel";
 
 /// Which channels have something settled, a step each.
-pub(crate) const SETTLED: &str = "
-    WITH RECURSIVE used (channel) AS (
-      SELECT min(channel) FROM outbox
-      UNION ALL
-      SELECT (SELECT min(o.channel) FROM outbox AS o WHERE o.channel > used.channel)
-        FROM used WHERE used.channel IS NOT NULL)
+pub(crate) const SETTLED: &str = concat!(
+    walk!(),
+    "
     SELECT channel,
            EXISTS (SELECT 1 FROM outbox AS o INDEXED BY outbox_settled
                     WHERE o.channel = used.channel AND o.status = 'sent') AS sent,
@@ -63,7 +60,8 @@ pub(crate) const SETTLED: &str = "
                     WHERE o.channel = used.channel AND o.status = 'expired') AS expired,
            EXISTS (SELECT 1 FROM outbox AS o INDEXED BY outbox_settled
                     WHERE o.channel = used.channel AND o.status = 'cancelled') AS cancelled
-      FROM used WHERE channel IS NOT NULL";
+      FROM used WHERE channel IS NOT NULL"
+);
 
 /// Back-off doubles, so the most attempts are among those that wait longest.
 pub(crate) const MOST_ATTEMPTS: &str = "

@@ -8,7 +8,7 @@ use crate::circuit::Channel;
 use crate::entry::Status;
 use crate::error::Result;
 use crate::stats::far_ahead;
-use crate::store::read::{Name, number, raw, text};
+use crate::store::read::{Name, number, raw, text, walk};
 use crate::store::retention::settled;
 use crate::store::upkeep::Lane;
 use crate::store::{channel, claim, stats};
@@ -49,12 +49,9 @@ SELECT EXISTS (SELECT 1 FROM outbox WHERE channel = ?1 AND status = 'pending' AN
 const LAST_SETTLED: &str = settled!("max(settled_at)", "settled_at <= ?3");
 
 /// By channel, a step each: indexes `outbox_due` and `outbox_settled`.
-pub(crate) const LAST_DRAIN: &str = "
-WITH RECURSIVE used (channel) AS (
-  SELECT min(channel) FROM outbox
-  UNION ALL
-  SELECT (SELECT min(o.channel) FROM outbox AS o WHERE o.channel > used.channel)
-    FROM used WHERE used.channel IS NOT NULL)
+pub(crate) const LAST_DRAIN: &str = concat!(
+    walk!(),
+    "
 SELECT max(max(
     CASE WHEN EXISTS (SELECT 1 FROM outbox AS o INDEXED BY outbox_due
                        WHERE o.channel = used.channel AND o.status = 'sending'
@@ -63,7 +60,8 @@ SELECT max(max(
                WHERE o.channel = used.channel AND o.status = 'sent' AND o.settled_at <= ?1), 0),
     coalesce((SELECT max(o.settled_at) FROM outbox AS o INDEXED BY outbox_settled
                WHERE o.channel = used.channel AND o.status = 'expired' AND o.settled_at <= ?1), 0)))
-  FROM used WHERE used.channel IS NOT NULL";
+  FROM used WHERE used.channel IS NOT NULL"
+);
 
 /// The first message of each kind of pending ones in a channel, and how many there are of it.
 pub(crate) const KINDS: [&str; 3] = [
