@@ -21,7 +21,9 @@ impl Transact<'_> {
         let landed: BTreeSet<&str> = landed.map(|run| run.channel.as_str()).collect();
         let found: HashSet<&str> = self.found.names.iter().map(String::as_str).collect();
         let mut turns = self.found.names.clone();
-        for name in flight.channels().filter(|it| !found.contains(it)) {
+        let more = flight.channels().filter(|it| !found.contains(it));
+        // The look asks this of the others; a route may have gone since its messages were claimed.
+        for name in more.filter(|it| self.dispatcher.serves(it)) {
             let due = match landed.contains(name) {
                 true => claim::first_pending(self.conn, name)?,
                 false => None,
