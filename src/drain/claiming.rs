@@ -207,7 +207,7 @@ impl Transact<'_> {
         };
         room.spend(&first);
         let mut deliveries = vec![first];
-        if let Some(key) = head.ordering_key.filter(|_| !probe) {
+        if let Some(key) = head.leads.filter(|_| !probe) {
             let more = self.settings.policy_of(name).run_length.saturating_sub(1);
             deliveries.extend(self.members(name, &key, head.id, more, room, effects)?);
         }

@@ -40,26 +40,35 @@ SELECT id FROM outbox
 pub(crate) const EACH: &str = "
 SELECT id, channel FROM outbox INDEXED BY outbox_due WHERE status = 'pending' OR status = 'sending'";
 
-/// Never tried, oldest first. Index `outbox_due`.
-pub(crate) const FRESH: &str = "
-SELECT id, ordering_key FROM outbox
- WHERE channel = ?1 AND status = 'pending' AND next_attempt_at = 0
+/// What may be claimed of a channel now, and whether others stand behind it in its lane. Index
+/// `outbox_due`, and for the lane `outbox_lane`.
+macro_rules! candidates {
+    ($due:literal, $order:literal) => {
+        concat!(
+            "
+SELECT id, ordering_key,
+       EXISTS (SELECT 1 FROM outbox AS o
+                WHERE o.channel = ?1 AND o.ordering_key = outbox.ordering_key AND o.status = 'waiting')
+  FROM outbox
+ WHERE channel = ?1 AND status = 'pending' AND next_attempt_at ",
+            $due,
+            "
    AND (expires_at IS NULL OR expires_at > ?2)
- ORDER BY id LIMIT ?3";
+ ORDER BY ",
+            $order,
+            " LIMIT ?3"
+        )
+    };
+}
 
-/// Never tried, newest first: a probe's choice. Index `outbox_due`.
-pub(crate) const NEWEST: &str = "
-SELECT id, ordering_key FROM outbox
- WHERE channel = ?1 AND status = 'pending' AND next_attempt_at = 0
-   AND (expires_at IS NULL OR expires_at > ?2)
- ORDER BY id DESC LIMIT ?3";
+/// Never tried, oldest first.
+pub(crate) const FRESH: &str = candidates!("= 0", "id");
 
-/// Failed or scheduled, and due. Index `outbox_due`.
-pub(crate) const RETRIES: &str = "
-SELECT id, ordering_key FROM outbox
- WHERE channel = ?1 AND status = 'pending' AND next_attempt_at BETWEEN 1 AND ?2
-   AND (expires_at IS NULL OR expires_at > ?2)
- ORDER BY next_attempt_at, id LIMIT ?3";
+/// Never tried, newest first: a probe's choice.
+pub(crate) const NEWEST: &str = candidates!("= 0", "id DESC");
+
+/// Failed or scheduled, and due.
+pub(crate) const RETRIES: &str = candidates!("BETWEEN 1 AND ?2", "next_attempt_at, id");
 
 /// The members behind a head, in order, up to a dead one that holds the rest. Index `outbox_lane`.
 pub(crate) const FOLLOWERS: &str = "
@@ -119,7 +128,8 @@ SELECT id, claims, next_attempt_at, ordering_key FROM outbox
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) id: i64,
-    pub(crate) ordering_key: Option<String>,
+    /// Of the lane that it leads, if others stand behind it there.
+    pub(crate) leads: Option<String>,
 }
 
 /// Which range a claim reads.
@@ -220,8 +230,11 @@ pub(crate) fn candidates(
     conn.prepare_cached(statement)?
         .query_map((channel, now, rows(limit)), |row| {
             Ok(Candidate {
-                id: row.get("id")?,
-                ordering_key: lossy(row.get_ref("ordering_key")?),
+                id: row.get(0)?,
+                leads: match row.get(2)? {
+                    true => lossy(row.get_ref(1)?),
+                    false => None,
+                },
             })
         })?
         .collect()

@@ -267,5 +267,5 @@ fn a_claim_steps_over_no_backlog() {
     );
     // How many a version of SQLite takes is its own affair; a step for each row would be 30,000.
     assert!(others < 1_000, "{others} steps beside the backlog");
-    assert!(own < 2_000, "{own} steps for 64 out of the backlog");
+    assert!(own < 3_000, "{own} steps for 64 out of the backlog");
 }
