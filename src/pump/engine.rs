@@ -5,28 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, bounded, never, select};
+use crossbeam_channel::{Receiver, bounded};
 
 use crate::clock::{Clock, pause};
 use crate::dispatch::Dispatcher;
 use crate::drain::{ClaimedRun, Cycle, Drainer, Follow, Report};
 use crate::error::{Error, Result};
 use crate::observer::{Event, Observer};
+use crate::pump::bell::{Bell, Heard};
 use crate::pump::work::Work;
 use crate::pump::worker::Shop;
 use crate::settings::Settings;
 use crate::stats::ChannelState;
-
-/// What a pump can be told.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Command {
-    Wake,
-    /// Something was committed: the next cycle will see it.
-    Look,
-    Stop {
-        grace: Duration,
-    },
-}
 
 /// After the grace period, calls that were interrupted get this long to return.
 const AFTER_INTERRUPT: Duration = Duration::from_millis(500);
@@ -48,7 +38,7 @@ pub(crate) struct Engine<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
-    pub(crate) commands: Receiver<Command>,
+    pub(crate) bell: Arc<Bell>,
     /// Ends when nothing more can be done now.
     pub(crate) until_idle: bool,
     /// Monotonic.
@@ -66,11 +56,12 @@ enum Stopping {
 }
 
 /// Lets the workers end, however the engine does: also when code of the application panics in it.
-struct Closing<'a>(&'a Work);
+struct Closing<'a>(&'a Shop);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        self.0.close();
+        self.0.work.close();
+        self.0.bell.close();
     }
 }
 
@@ -88,11 +79,10 @@ impl Engine<'_> {
         let capacity = self.settings.capacity();
         // Each side holds all there can be in flight, so neither can block the other for long.
         let (report_sender, reports) = bounded(capacity + 1024);
-        let (bell_sender, bell) = bounded(1);
         let shop = Shop {
             work: Arc::new(Work::default()),
             reports: report_sender,
-            bell: bell_sender,
+            bell: Arc::clone(&self.bell),
             low_water: Arc::new(AtomicUsize::new(1)),
             unheard: Arc::default(),
             interrupted: Arc::new(AtomicBool::new(false)),
@@ -100,8 +90,8 @@ impl Engine<'_> {
             workers: self.settings.workers,
         };
         let result = {
-            let _closing = Closing(&shop.work);
-            self.turn(&shop, &reports, &bell, spawn, seen)
+            let _closing = Closing(&shop);
+            self.turn(&shop, &reports, spawn, seen)
         };
         let error = result.as_ref().err().map(Error::chain);
         self.tell(&Event::Stopped { error });
@@ -112,7 +102,6 @@ impl Engine<'_> {
         &mut self,
         shop: &Shop,
         reports: &Receiver<Report>,
-        bell: &Receiver<()>,
         spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>,
         seen: &mut dyn FnMut(&Cycle, usize) -> bool,
     ) -> Result<()> {
@@ -182,33 +171,26 @@ impl Engine<'_> {
                     cycle.wait.min(until.saturating_sub(now))
                 }
             };
-            match self.listen(bell, wait) {
-                Some(Command::Wake) => self.drainer.wake(false),
-                Some(Command::Stop { grace }) => {
-                    stopping = self.stop_within(shop, now.saturating_add(grace));
-                }
-                Some(Command::Look) | None => {}
+            let heard = self.listen(wait);
+            if heard.wake {
+                self.drainer.wake(false);
+            }
+            if let Some(grace) = heard.stop {
+                stopping = self.stop_within(shop, now.saturating_add(grace));
             }
         }
     }
 
-    /// Waits, until a report or a command comes or somebody else commits.
-    fn listen(&mut self, bell: &Receiver<()>, mut wait: Duration) -> Option<Command> {
+    /// Waits, until it is told something, or somebody else commits.
+    fn listen(&mut self, mut wait: Duration) -> Heard {
         loop {
             let poll = wait.min(self.settings.poll);
-            select! {
-                recv(bell) -> _ => return None,
-                recv(self.commands) -> command => match command {
-                    Ok(command) => return Some(command),
-                    // A disconnected channel is always ready: never look at it again.
-                    Err(_) => self.commands = never(),
-                },
-                default(poll) => {
-                    wait = wait.saturating_sub(poll);
-                    if wait.is_zero() || self.drainer.is_disturbed() {
-                        return None;
-                    }
-                }
+            if let Some(heard) = self.bell.listen(poll) {
+                return heard;
+            }
+            wait = wait.saturating_sub(poll);
+            if wait.is_zero() || self.drainer.is_disturbed() {
+                return Heard::default();
             }
         }
     }

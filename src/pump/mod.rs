@@ -1,5 +1,6 @@
 //! Threads and channels around the drain: the only place that starts any.
 
+mod bell;
 mod engine;
 mod work;
 mod worker;
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, bounded};
 
 use crate::clock::{Clock, Instant};
 use crate::dispatch::Dispatcher;
@@ -19,7 +20,8 @@ use crate::error::{Error, Result};
 use crate::observer::{Event, Observer};
 use crate::settings::Settings;
 
-use engine::{Command, Engine};
+use bell::Bell;
+use engine::Engine;
 use worker::Shop;
 
 /// How a pump or drain is.
@@ -87,7 +89,7 @@ impl Tally {
 /// Drains in the background until stopped. Dropping it asks it to stop without waiting.
 #[must_use = "a pump that is dropped stops"]
 pub struct Pump {
-    commands: Sender<Command>,
+    bell: Arc<Bell>,
     ended: Receiver<()>,
     thread: Option<JoinHandle<Result<()>>>,
     health: Arc<Mutex<Health>>,
@@ -111,43 +113,43 @@ pub(crate) struct Parts {
 
 /// Wakes a pump from anywhere; cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Waker(Sender<Command>);
+pub(crate) struct Waker(Arc<Bell>);
 
 impl Waker {
     /// Connectivity may be back. False when the pump is gone.
     pub(crate) fn wake(&self) -> bool {
-        self.0.send(Command::Wake).is_ok()
+        self.0.wake()
     }
 
     /// Something was committed. False when the pump is gone.
     pub(crate) fn look(&self) -> bool {
-        self.0.send(Command::Look).is_ok()
+        self.0.look()
     }
 }
 
 impl Pump {
     #[allow(clippy::disallowed_methods)]
     pub(crate) fn start(parts: Parts, dispatcher: Arc<dyn Dispatcher>) -> Result<Self> {
-        let (commands, inbox) = unbounded();
+        let bell = Arc::new(Bell::default());
         let (ending, ended) = bounded::<()>(0);
         let health = Arc::new(Mutex::new(Health {
             running: true,
             ..Health::default()
         }));
-        let shared = Arc::clone(&health);
+        let (shared, rung) = (Arc::clone(&health), Arc::clone(&bell));
         let thread = std::thread::Builder::new()
             .name("outbox-pump".into())
             .spawn(move || {
                 // Dropped with the thread, however it ends: whoever waits for it is told.
                 let _ending = ending;
                 let mut guard = Ending(shared);
-                let result = pump(parts, dispatcher, inbox, &guard.0);
+                let result = pump(parts, dispatcher, rung, &guard.0);
                 guard.end(result.as_ref().err());
                 result
             })
             .map_err(|error| Error::Stopped(format!("its thread could not be started: {error}")))?;
         Ok(Self {
-            commands,
+            bell,
             ended,
             thread: Some(thread),
             health,
@@ -161,7 +163,7 @@ impl Pump {
     }
 
     pub(crate) fn waker(&self) -> Waker {
-        Waker(self.commands.clone())
+        Waker(Arc::clone(&self.bell))
     }
 
     /// How it is.
@@ -178,7 +180,7 @@ impl Pump {
     /// Returns within the grace period plus about a second, with the error that had ended the pump
     /// before, or the one that kept the last results from being recorded.
     pub fn stop(mut self, grace: Duration) -> Result<()> {
-        let _ = self.commands.send(Command::Stop { grace });
+        self.bell.stop(grace);
         let bound = grace.saturating_add(Duration::from_secs(5));
         if self
             .ended
@@ -197,9 +199,7 @@ impl Pump {
 
 impl Drop for Pump {
     fn drop(&mut self) {
-        let _ = self.commands.send(Command::Stop {
-            grace: Duration::ZERO,
-        });
+        self.bell.stop(Duration::ZERO);
     }
 }
 
@@ -228,7 +228,7 @@ impl Drop for Ending {
 fn pump(
     parts: Parts,
     dispatcher: Arc<dyn Dispatcher>,
-    commands: Receiver<Command>,
+    bell: Arc<Bell>,
     health: &Mutex<Health>,
 ) -> Result<()> {
     let clock = Arc::clone(&parts.clock);
@@ -238,7 +238,7 @@ fn pump(
         settings: &parts.settings,
         clock: parts.clock,
         observer: parts.observer,
-        commands,
+        bell,
         until_idle: false,
         deadline: None,
     };
@@ -282,7 +282,6 @@ pub(crate) fn drain(
     deadline: Option<Duration>,
     progress: &mut dyn FnMut(&Tally) -> bool,
 ) -> Result<Tally> {
-    let (_commands, inbox) = unbounded();
     let start = parts.clock.monotonic();
     let engine = Engine {
         drainer: parts.drainer,
@@ -290,7 +289,7 @@ pub(crate) fn drain(
         settings: &parts.settings,
         clock: parts.clock,
         observer: parts.observer,
-        commands: inbox,
+        bell: Arc::default(),
         until_idle: true,
         deadline: deadline.map(|span| start.saturating_add(span)),
     };

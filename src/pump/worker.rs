@@ -9,6 +9,7 @@ use crossbeam_channel::Sender;
 use crate::clock::{Clock, Instant, millis};
 use crate::dispatch::{Dispatcher, Failure, Outcome, Run};
 use crate::drain::{ClaimedRun, Lease, Report, Told, panic_text};
+use crate::pump::bell::Bell;
 use crate::pump::work::{Done, Work};
 
 /// What every worker shares with the pump.
@@ -17,7 +18,7 @@ pub(crate) struct Shop {
     pub(crate) work: Arc<Work>,
     pub(crate) reports: Sender<Report>,
     /// Rung at the first report and at low water, so that the pump sleeps meanwhile.
-    pub(crate) bell: Sender<()>,
+    pub(crate) bell: Arc<Bell>,
     pub(crate) low_water: Arc<AtomicUsize>,
     /// Reports since the pump last listened.
     pub(crate) unheard: Arc<AtomicUsize>,
@@ -117,7 +118,7 @@ impl Shop {
         let _ = self.reports.send(report);
         let before = self.unheard.fetch_add(1, Ordering::AcqRel);
         if before == 0 || before + 1 >= self.low_water.load(Ordering::Acquire) {
-            let _ = self.bell.try_send(());
+            self.bell.look();
         }
     }
 }
