@@ -157,8 +157,8 @@ pub struct AuditEntry {
     /// Who, as given to [`Outbox::operator`](crate::Outbox::operator).
     pub who: String,
     /// What, as a stable word: `retry`, `cancel`, `edit`, `replace`, `pause`, `resume`,
-    /// `on_dead_hold`, `on_dead_skip`, `purge`, `conflict_enqueue`, `conflict_replace` or
-    /// `conflict_drop`.
+    /// `on_dead_hold`, `on_dead_skip`, `purge`, `conflict_enqueue`, `conflict_replace`,
+    /// `conflict_drop`, `send_again` or, of the message that stands for that one, `again_of`.
     pub action: String,
     /// The message, if it was done to one.
     pub message: Option<i64>,

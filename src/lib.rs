@@ -144,7 +144,7 @@ pub use printable::{is_printable, printable, printable_name};
 pub use pump::{Health, Pump, Tally};
 pub use retry::{Hold, Policy};
 pub use schema::{SCHEMA, SCHEMA_VERSION};
-pub use selection::Selection;
+pub use selection::{Selection, SentAgain};
 pub use settings::{Settings, SettleSync};
 pub use stats::{ChannelState, ChannelStats, Counts, Stats};
 pub use store::pool::PooledConnection;

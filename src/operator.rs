@@ -11,9 +11,9 @@ use crate::entry::Status;
 use crate::error::{Error, Result};
 use crate::message::{Enqueued, Message, OnDuplicate};
 use crate::outbox::Outbox;
-use crate::selection::Selection;
+use crate::selection::{Selection, SentAgain};
 use crate::store::operate::{self, Action, Deed};
-use crate::store::{conflict, retention, select, transfer};
+use crate::store::{again, conflict, retention, select, transfer};
 use crate::transfer::Transfer;
 
 /// Messages changed in one transaction, at most.
@@ -34,6 +34,7 @@ const MANNERS: u32 = 4;
 /// |---|---|---|
 /// | retry | dead, expired, cancelled | [`Error::Refused`] |
 /// | cancel | pending, waiting, dead | [`Error::Refused`] |
+/// | send again | sent | [`Error::Refused`] |
 /// | edit | dead; pending and waiting that were never claimed, of others of these the schedule | [`Error::Refused`] |
 ///
 /// A message that is being sent is never changed. A message that does not exist is
@@ -220,6 +221,56 @@ impl<'a> Operator<'a> {
     /// [`Error::Refused`] for a selection of messages that cannot be cancelled.
     pub fn cancel_all(&self, selection: &Selection) -> Result<u64> {
         self.all(selection, Action::Cancel)
+    }
+
+    /// Sends a message that was sent once more, as where something else has answered in place of the
+    /// receiver: as a new one at the end of its lane, due now, with the same payload, headers and
+    /// other content, without moment and expiry. It stands under `key`, or else under its own with
+    /// `-again` behind it, and the former one stays as it is.
+    ///
+    /// The message id is the same, so a receiver that has the message after all recognises it, as
+    /// long as it goes by that.
+    ///
+    /// [`Error::Refused`] for a message that is not sent, whose payload retention has emptied, or
+    /// that was sent again already where no key is given; [`Error::Duplicate`] when the key is taken,
+    /// [`Error::InvalidMessage`] when it is none.
+    pub fn send_again(&self, id: i64, key: Option<&str>) -> Result<SentAgain> {
+        self.write(|conn, deed| again::send(conn, id, key, deed))
+    }
+
+    /// [Sends again](Self::send_again) what is selected of the sent messages, in steps; returns how
+    /// many. Those that cannot be sent again, or were already, are left out; so calling it again
+    /// goes on where it failed.
+    ///
+    /// [`Error::Refused`] for a selection of messages that are not sent.
+    pub fn send_all_again(&self, selection: &Selection) -> Result<u64> {
+        let ids = self.selected_again(selection)?;
+        let (mut rest, mut sent) = (ids.as_slice(), 0);
+        while !rest.is_empty() {
+            let some = rest.get(..STEP).unwrap_or(rest);
+            let (seen, more) = self.step(|conn, deed| again::send_each(conn, some, deed))?;
+            rest = rest.get(seen..).unwrap_or_default();
+            sent += more;
+        }
+        Ok(sent)
+    }
+
+    /// The ids of the selected messages that were not sent again yet, in order; 8 bytes for each.
+    /// Changes nothing.
+    ///
+    /// [`Error::Refused`] for a selection of messages that are not sent.
+    pub fn selected_again(&self, selection: &Selection) -> Result<Vec<i64>> {
+        if selection.status != Status::Sent {
+            return Err(Error::Refused(format!(
+                "the {} messages were selected; only sent ones can be sent again",
+                selection.status
+            )));
+        }
+        let conn = self.outbox.shared().reader()?;
+        let done = again::done(&conn)?;
+        let mut ids = select::matching(&conn, selection)?;
+        ids.retain(|id| !done.contains(id));
+        Ok(ids)
     }
 
     /// How many messages are selected at this moment. Changes nothing.

@@ -3,7 +3,8 @@
 use crate::entry::Status;
 
 /// Messages to act on together, for [`Operator::retry_all`](crate::Operator::retry_all),
-/// [`Operator::cancel_all`](crate::Operator::cancel_all) and
+/// [`Operator::cancel_all`](crate::Operator::cancel_all),
+/// [`Operator::send_all_again`](crate::Operator::send_all_again) and
 /// [`Operator::count`](crate::Operator::count). Default: all dead letters. Each condition narrows
 /// the choice.
 ///
@@ -20,6 +21,7 @@ pub struct Selection {
     pub(crate) error: Option<String>,
     pub(crate) since: Option<i64>,
     pub(crate) before: Option<i64>,
+    pub(crate) web_page: bool,
 }
 
 impl Default for Selection {
@@ -32,6 +34,7 @@ impl Default for Selection {
             error: None,
             since: None,
             before: None,
+            web_page: false,
         }
     }
 }
@@ -87,4 +90,20 @@ impl Selection {
         self.before = Some(at);
         self
     }
+
+    /// Only those whose answer begins as a web page does, as a captive portal sends it.
+    pub fn web_page(mut self) -> Self {
+        self.web_page = true;
+        self
+    }
+}
+
+/// What stands for a message that was [sent again](crate::Operator::send_again).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SentAgain {
+    /// The new message.
+    pub id: i64,
+    /// Its key.
+    pub dedupe_key: String,
 }

@@ -1,5 +1,6 @@
 //! The only SQL.
 
+pub(crate) mod again;
 mod bulk;
 pub(crate) mod census;
 pub(crate) mod channel;

@@ -1,7 +1,9 @@
 //! What settled messages tell of mistakes that nobody was told of. Reads only, and of each channel the
 //! newest.
 
-use rusqlite::{Connection, params};
+use std::collections::BTreeSet;
+
+use rusqlite::{Connection, Row, params};
 
 use crate::error::Result;
 use crate::stats::other_unit;
@@ -9,35 +11,55 @@ use crate::store::check::Seen;
 use crate::store::read::{Name, number, text};
 use crate::store::retention::settled;
 
-/// So many of a channel are looked at.
+/// So many of a channel are looked at, and so many of each where there are many channels.
 const NEWEST: i64 = 1_000;
+const ALL: i64 = 20_000;
+const FEWEST: i64 = 10;
+
+/// How many of each channel are looked at in a file with so many channels.
+pub(crate) fn depth(channels: usize) -> i64 {
+    let channels = super::rows(channels).max(1);
+    (ALL / channels).clamp(FEWEST, NEWEST)
+}
 
 /// Index `outbox_settled`.
 pub(crate) const LATEST: &str = settled!(
-    "id, expires_at, substr(answer, 1, 200) AS start",
+    "id, expires_at, CASE WHEN ?2 = 'sent' THEN substr(answer, 1, 200) END AS start",
     "?3 > 0 ORDER BY settled_at DESC LIMIT ?3"
 );
 
 /// Expired messages whose moment looks like another unit than milliseconds.
-pub(crate) fn expired_at_once(conn: &Connection, channel: &Name) -> Result<Seen> {
-    let mut seen = Seen::default();
-    let mut statement = conn.prepare_cached(LATEST)?;
-    let mut rows = statement.query(params![channel, "expired", NEWEST])?;
-    while let Some(row) = rows.next()? {
-        if number(row, "expires_at")?.and_then(other_unit).is_some() {
-            seen.note(number(row, "id")?);
-        }
-    }
-    Ok(seen)
+pub(crate) fn expired_at_once(conn: &Connection, channel: &Name, depth: i64) -> Result<Seen> {
+    latest(conn, channel, "expired", depth, |row| {
+        Ok(number(row, "expires_at")?.and_then(other_unit).is_some())
+    })
 }
 
-/// Sent messages that a web page answered.
-pub(crate) fn answered_by_a_page(conn: &Connection, channel: &Name) -> Result<Seen> {
+/// Sent messages that a web page answered, but for those that were `done` again.
+pub(crate) fn answered_by_a_page(
+    conn: &Connection,
+    channel: &Name,
+    depth: i64,
+    done: &BTreeSet<i64>,
+) -> Result<Seen> {
+    latest(conn, channel, "sent", depth, |row| {
+        let page = text(row, "start")?.as_deref().is_some_and(is_page);
+        Ok(page && !done.contains(&row.get("id")?))
+    })
+}
+
+fn latest(
+    conn: &Connection,
+    channel: &Name,
+    status: &str,
+    depth: i64,
+    odd: impl Fn(&Row<'_>) -> rusqlite::Result<bool>,
+) -> Result<Seen> {
     let mut seen = Seen::default();
     let mut statement = conn.prepare_cached(LATEST)?;
-    let mut rows = statement.query(params![channel, "sent", NEWEST])?;
+    let mut rows = statement.query(params![channel, status, depth])?;
     while let Some(row) = rows.next()? {
-        if text(row, "start")?.as_deref().is_some_and(is_page) {
+        if odd(row)? {
             seen.note(number(row, "id")?);
         }
     }

@@ -321,6 +321,9 @@ fn refusal(id: i64, action: Action, place: &Place) -> Error {
         }
         Status::Pending | Status::Waiting => format!("is {}: it will be sent", place.status),
         Status::Sending => "is being sent right now".to_owned(),
+        Status::Sent if action == Action::Retry => {
+            "was sent already (`send-again` sends it once more)".to_owned()
+        }
         Status::Sent => "was sent already".to_owned(),
         Status::Dead => "is dead".to_owned(),
         Status::Expired => "has expired".to_owned(),

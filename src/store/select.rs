@@ -8,7 +8,8 @@ use rusqlite::{Connection, OptionalExtension, named_params, params};
 use crate::entry::{AuditEntry, DeadReason, Status};
 use crate::error::Result;
 use crate::selection::Selection;
-use crate::store::read::{Name, bytes, channels, number, text};
+use crate::store::odd::is_page;
+use crate::store::read::{Name, bytes, number, text};
 use crate::store::stats;
 
 /// Rows that one statement looks at, at most.
@@ -29,6 +30,7 @@ macro_rules! wanted {
     () => {
         concat!(
             "
+  AND (:channel IS NULL OR o.channel = :channel)
   AND (:code IS NULL OR :code = coalesce((SELECT a.outcome FROM outbox_attempt AS a
                                   WHERE a.message = o.id ORDER BY a.id DESC LIMIT 1), '",
             unrecorded!(),
@@ -43,11 +45,13 @@ ORDER BY o.id"
     };
 }
 
-/// Index `outbox_dead_rows`.
+/// Index `outbox_dead_rows`. The channel is that of a row: in a file of UTF-16 a name that is no text
+/// does not come back as it is stored.
 pub(crate) const DEAD: &str = concat!(
     "
-SELECT o.id FROM outbox AS o INDEXED BY outbox_dead_rows
- WHERE o.channel = :channel AND o.status = 'dead' AND o.id > :from AND o.id <= :to
+SELECT o.id, CASE WHEN :page THEN substr(o.answer, 1, 200) END AS start
+  FROM outbox AS o INDEXED BY outbox_dead_rows
+ WHERE o.channel = (SELECT c.channel FROM outbox AS c WHERE c.id = :of) AND o.status = 'dead' AND o.id > :from AND o.id <= :to
    AND :status = 'dead'",
     wanted!()
 );
@@ -55,22 +59,22 @@ SELECT o.id FROM outbox AS o INDEXED BY outbox_dead_rows
 /// By rowid.
 pub(crate) const OTHERS: &str = concat!(
     "
-SELECT o.id FROM outbox AS o NOT INDEXED
- WHERE o.id > :from AND o.id <= :to AND o.status = :status
-   AND (:channel IS NULL OR o.channel = :channel)",
+SELECT o.id, CASE WHEN :page THEN substr(o.answer, 1, 200) END AS start
+  FROM outbox AS o NOT INDEXED
+ WHERE o.id > :from AND o.id <= :to AND o.status = :status AND :of IS NULL",
     wanted!()
 );
 
 /// The last row of a slice of dead ones. Index `outbox_dead_rows`.
 pub(crate) const DEAD_EDGE: &str = "
-SELECT id FROM outbox INDEXED BY outbox_dead_rows
- WHERE channel = ?1 AND status = 'dead' AND id > ?2 ORDER BY id LIMIT 1 OFFSET ?3";
+SELECT o.id FROM outbox AS o INDEXED BY outbox_dead_rows
+ WHERE o.channel = (SELECT c.channel FROM outbox AS c WHERE c.id = ?1)
+   AND o.status = 'dead' AND o.id > ?2 ORDER BY o.id LIMIT 1 OFFSET ?3";
 
 const EDGE: &str =
     "SELECT id FROM outbox WHERE id > ?2 AND ?1 IS NULL ORDER BY id LIMIT 1 OFFSET ?3";
 
-/// Index `outbox_dead_rows`, and `outbox_attempt_message` for each. The channel is that of a row: in a
-/// file of UTF-16 a name that is no text does not come back as it is stored.
+/// Index `outbox_dead_rows`, and `outbox_attempt_message` for each.
 pub(crate) const DEAD_WITH_REASON: &str = "
 SELECT o.id, o.settled_at, a.outcome, a.http_status, o.last_error
   FROM outbox AS o INDEXED BY outbox_dead_rows
@@ -92,12 +96,11 @@ SELECT id, at, who, action, message, channel, reason, former_message_id, former_
 pub(crate) fn matching(conn: &Connection, selection: &Selection) -> Result<Vec<i64>> {
     let mut ids = Vec::new();
     if selection.status == Status::Dead {
-        let names = match &selection.channel {
-            Some(channel) => vec![Name::new(channel)],
-            None => channels(conn)?,
-        };
-        for name in names {
-            slices(conn, selection, Some(&name), DEAD_EDGE, DEAD, &mut ids)?;
+        let channel = selection.channel.as_deref().map(Name::new);
+        for dead in stats::groups(conn, stats::DEAD)? {
+            if channel.as_ref().is_none_or(|it| *it == dead.channel) {
+                slices(conn, selection, Some(dead.first), DEAD_EDGE, DEAD, &mut ids)?;
+            }
         }
         ids.sort_unstable();
     } else {
@@ -106,32 +109,31 @@ pub(crate) fn matching(conn: &Connection, selection: &Selection) -> Result<Vec<i
     Ok(ids)
 }
 
+/// Those of the channel that the row `of` is in, or of any.
 fn slices(
     conn: &Connection,
     selection: &Selection,
-    name: Option<&Name>,
+    of: Option<i64>,
     edge: &str,
     find: &str,
     ids: &mut Vec<i64>,
 ) -> Result<()> {
     let mut edge = conn.prepare_cached(edge)?;
     let mut find = conn.prepare_cached(find)?;
-    let channel = selection.channel.as_deref().map(Name::new);
     let mut from = 0;
     loop {
-        let to = edge.query_row(params![name, from, SLICE - 1], |row| row.get(0));
+        let to = edge.query_row(params![of, from, SLICE - 1], |row| row.get(0));
         let to: Option<i64> = to.optional()?;
-        let found = find.query_map(
-            named_params! {
-                ":channel": name.or(channel.as_ref()), ":status": selection.status.as_str(),
-                ":from": from, ":to": to.unwrap_or(i64::MAX), ":code": selection.code,
-                ":http_status": selection.http_status, ":error": selection.error,
-                ":since": selection.since, ":before": selection.before,
-            },
-            |row| row.get(0),
-        )?;
-        for id in found {
-            ids.push(id?);
+        let mut found = find.query(named_params! {
+            ":of": of, ":channel": selection.channel, ":status": selection.status.as_str(),
+            ":from": from, ":to": to.unwrap_or(i64::MAX), ":code": selection.code,
+            ":http_status": selection.http_status, ":error": selection.error,
+            ":since": selection.since, ":before": selection.before, ":page": selection.web_page,
+        })?;
+        while let Some(row) = found.next()? {
+            if !selection.web_page || text(row, "start")?.as_deref().is_some_and(is_page) {
+                ids.push(row.get("id")?);
+            }
         }
         match to {
             Some(to) => from = to,

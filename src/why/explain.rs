@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::settings::MAX_LEASE;
 use crate::stats::{ChannelState, far_ahead, other_unit};
 use crate::store::odd::is_page;
-use crate::store::settle;
 use crate::store::why::{self as evidence, Facts};
+use crate::store::{again, settle};
 use crate::why::{Fault, Reason, Why, WhyGroup};
 
 /// A drain that has left no trace for this long does not seem to run.
@@ -106,6 +106,7 @@ impl<'a> Asked<'a> {
             code: facts.code.clone(),
             cause: None,
             stale: false,
+            sent_again: false,
             forbidden: false,
             channel_state: state.state,
             routed: self.dispatcher.map(|it| it.serves(&facts.channel)),
@@ -144,6 +145,7 @@ impl<'a> Asked<'a> {
             if facts.answer.as_deref().is_some_and(is_page) {
                 why.fault = Fault::Network;
                 why.detail = Some("a web page answered".into());
+                why.sent_again = reason == Reason::Sent && again::is_done(self.conn, facts.id)?;
             }
             if reason == Reason::Expired {
                 why.noticed = facts.settled_at;

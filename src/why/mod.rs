@@ -190,6 +190,8 @@ pub struct Why {
     /// Whether it is claimed by somebody whose lease is over or impossible, so that the next drain
     /// takes it back.
     pub stale: bool,
+    /// Whether it was [sent again](crate::Operator::send_again) since, under another key.
+    pub sent_again: bool,
     /// Whether it is due, and only a program newer than this one may send it.
     pub forbidden: bool,
     /// What it waits for.

@@ -261,10 +261,13 @@ impl Why {
     /// What to do next, in a sentence or two.
     pub fn advice(&self) -> &'static str {
         match self.reason {
+            Reason::Sent if self.sent_again => {
+                "It was sent again since, under another key: what was done to it says as which message."
+            }
             Reason::Sent if self.fault == Fault::Network => {
                 "A captive portal or a proxy may have taken it: ask the receiver, and if it is not \
-                 there, enqueue it anew under another key. With a `reply` rule in its route such an \
-                 answer does not count."
+                 there, send it again, which puts it in under another key. With a `reply` rule in its \
+                 route such an answer does not count."
             }
             Reason::Sent => "Ask the receiver if it cannot be found there.",
             Reason::Dead if self.fault == Fault::Receiver => {

@@ -1,5 +1,6 @@
 //! The tool `outbox`, run as a process.
 
+mod again;
 mod beforehand;
 mod bundle;
 mod check;

@@ -10,6 +10,7 @@
 )]
 
 mod admission;
+mod again;
 mod broken;
 mod bulk;
 mod census;

@@ -11,7 +11,7 @@ use sqlite_outbox::rusqlite::ErrorCode;
 use sqlite_outbox::{Error, Options, Outbox, Status};
 
 use crate::commands::Command;
-use crate::output::note;
+use crate::output::{note, now};
 
 /// Look after the outbox in an application's SQLite file: see what waits and why, and send it.
 #[derive(Debug, Parser)]
@@ -164,6 +164,21 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A moment, in milliseconds since 1970 UTC: a span ago, or as the tool prints one.
+pub(crate) fn moment(text: &str) -> Result<i64, String> {
+    if let Ok(span) = duration(text) {
+        let span = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+        return Ok(now().saturating_sub(span));
+    }
+    let text = text.trim();
+    let stamp: Result<jiff::Timestamp, _> = text.parse();
+    let utc = || text.parse::<jiff::civil::DateTime>()?.in_tz("UTC");
+    let found = stamp.or_else(|_| utc().map(|it| it.timestamp()));
+    found.map(|it| it.as_millisecond()).map_err(|_| {
+        "a moment is a span ago, like 2h, or a date and time in UTC, like 2026-11-29T14:05Z".into()
+    })
+}
+
 /// A status by its name. Small and capital letters are the same where the argument says
 /// `ignore_case`; completions and `--help` know the names.
 pub(crate) fn status() -> impl TypedValueParser<Value = Status> {
@@ -203,6 +218,23 @@ mod tests {
             "400000000d",
         ] {
             assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_moment_is_a_span_ago_or_a_date() {
+        let ago = now() - moment("2h").unwrap();
+        assert!((7_200_000..7_260_000).contains(&ago), "{ago}");
+        for text in [
+            "2026-11-29T14:05:07.250Z",
+            "2026-11-29 15:05:07.250+01:00",
+            "2026-11-29 14:05:07.250",
+        ] {
+            assert_eq!(moment(text), Ok(1_795_961_107_250), "{text}");
+        }
+        assert_eq!(moment("2026-11-29T14:05Z"), Ok(1_795_961_100_000));
+        for wrong in ["", "yesterday", "14:05", "1795961107250"] {
+            assert!(moment(wrong).unwrap_err().contains("2h"), "{wrong}");
         }
     }
 

@@ -66,6 +66,7 @@ Examples:
   outbox cancel till.db S-104522 --reason 'entered twice'
   outbox cancel till.db --all --channel test --dry-run")]
     Cancel(operate::Bulk),
+    SendAgain(operate::Again),
     Edit(Box<operate::Edit>),
     Conflicts(conflicts::Arguments),
     /// Stop a channel, for every process, until it is resumed
@@ -106,6 +107,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Why(arguments) => why::run(&arguments),
         Command::Retry(arguments) => operate::bulk(&arguments, Deed::Retry),
         Command::Cancel(arguments) => operate::bulk(&arguments, Deed::Cancel),
+        Command::SendAgain(arguments) => operate::again(&arguments),
         Command::Edit(arguments) => operate::edit(&arguments),
         Command::Conflicts(arguments) => conflicts::run(&arguments),
         Command::Pause(arguments) => operate::channel(&arguments, Change::Pause),

@@ -262,7 +262,12 @@ fn some(
     for which in &arguments.which {
         let entry = outbox.find(which, arguments.channel.as_deref())?;
         if !deed.takes(entry.status) {
-            bail!("{} is {}: {}", name(&entry), entry.status, deed.rule());
+            let again = match (deed, entry.status) {
+                (Deed::Retry, Status::Sent) => "; `outbox send-again` sends it once more",
+                _ => "",
+            };
+            let name = name(&entry);
+            bail!("{name} is {}: {}{again}", entry.status, deed.rule());
         }
         chosen.insert(entry.id, entry);
     }

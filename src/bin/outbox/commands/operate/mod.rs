@@ -1,5 +1,6 @@
 //! What a person does to messages and channels. Each is recorded with who, when and why.
 
+mod again;
 mod bulk;
 mod channel;
 mod edit;
@@ -11,6 +12,7 @@ use sqlite_outbox::{Entry, Operator, Outbox};
 
 use crate::output::{Out, note, printable};
 
+pub(super) use again::{Arguments as Again, run as again};
 pub(super) use bulk::{Arguments as Bulk, Deed, run as bulk};
 pub(super) use channel::{Arguments as OfChannel, Change, run as channel, unknown};
 pub(super) use edit::{Arguments as Edit, run as edit};

@@ -90,7 +90,11 @@ impl<'a> Place<'a> {
             Reason::FarAhead => {
                 vec![self.command("edit", &format!("{message} --available now"))]
             }
-            Reason::Sent if why.fault == Fault::Network => vec![self.command("show", &message)],
+            Reason::Sent if why.sent_again => vec![self.command("show", &message)],
+            Reason::Sent if why.fault == Fault::Network => vec![
+                self.command("show", &message),
+                self.command("send-again", &message) + "   # where the receiver has not got it",
+            ],
             Reason::NoDrain if !why.forbidden => vec![self.command("run", &self.config())],
             Reason::Unrouted => {
                 let meant = self.loaded.and_then(|it| it.meant(&why.channel));

@@ -1,0 +1,225 @@
+//! `outbox send-again`: what was sent, once more.
+
+use anyhow::Context;
+use clap::{ArgGroup, Args};
+use serde::Serialize;
+use sqlite_outbox::{Operator, Outbox, Selection, SentAgain, Status};
+
+use super::{FIRST, entries, first, name, operator, remark};
+use crate::args::{self, Database, Exit, Format, Usage};
+use crate::output::{Out, count, note};
+
+/// Send messages once more that count as sent and have not arrived
+///
+/// A captive portal, a proxy or a maintenance page may have answered 200 in place of the receiver;
+/// ask the receiver first. Each is put in anew at the end of its ordering key, under a key of its
+/// own: KEY-again, or the one that --key gives. It keeps its message id, by which a receiver that has
+/// it after all recognises it. What was sent again already is left out, or refused where no --key is
+/// given.
+#[derive(Debug, Args)]
+#[command(
+    group(ArgGroup::new("narrow").multiple(true).args(["web_page", "since", "until"])),
+    after_help = "\
+Examples:
+  outbox send-again till.db S-104522 --reason 'not in the ERP'
+  outbox send-again till.db --all --channel sales --web-page --dry-run
+  outbox send-again till.db --all --channel sales --since 3h --until 2026-11-29T14:05Z"
+)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    database: Database,
+    /// Ids, dedupe keys or message ids; id:17, key:17 or message:… says which
+    #[arg(conflicts_with = "all")]
+    which: Vec<String>,
+    /// The key that it gets, of one message
+    #[arg(long, conflicts_with = "all")]
+    key: Option<String>,
+    /// All that the options below leave, of one channel
+    #[arg(long, requires = "channel", requires = "narrow")]
+    all: bool,
+    /// Only this channel; a message outside of it is refused
+    #[arg(long)]
+    channel: Option<String>,
+    /// With --all: only those that a web page answered
+    #[arg(long, requires = "all")]
+    web_page: bool,
+    /// With --all: only those that were sent at this moment (UTC) or later; 3h is three hours ago
+    #[arg(long, value_name = "T", requires = "all", value_parser = args::moment)]
+    since: Option<i64>,
+    /// With --all: only those that were sent before this moment
+    #[arg(long, value_name = "T", requires = "all", value_parser = args::moment)]
+    until: Option<i64>,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Say what would be sent, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Serialize)]
+struct Done {
+    count: u64,
+    dry_run: bool,
+    /// Of those that were named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sent: Option<Vec<Sent>>,
+    /// How many were chosen and cannot be sent again, or were already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<u64>,
+    /// The keys of the first that a dry run found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keys: Option<Vec<String>>,
+}
+
+#[derive(Serialize)]
+struct Sent {
+    former: i64,
+    former_key: String,
+    /// Whatever id it would get, in a dry run it has none yet.
+    id: Option<i64>,
+    dedupe_key: String,
+    #[serde(skip)]
+    named: String,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    let wrong = match arguments.which.as_slice() {
+        [] if !arguments.all => "which message? give its id or key, or --all with --channel",
+        [_, _, ..] if arguments.key.is_some() => "--key takes one message: a key is for one",
+        _ => "",
+    };
+    if !wrong.is_empty() {
+        return Err(Usage(wrong.into()).into());
+    }
+    let outbox = arguments.database.open()?;
+    let mut operator = operator(&outbox, arguments.reason.as_deref());
+    if arguments.dry_run {
+        operator = operator.dry_run();
+    }
+    let mut out = Out::new();
+    match arguments.all {
+        true => all(arguments, &outbox, &operator, &mut out)?,
+        false => some(arguments, &outbox, &operator, &mut out)?,
+    }
+    out.flush()?;
+    Ok(Exit::Done)
+}
+
+fn said(number: u64, dry: bool) -> String {
+    let messages = count(number, "message", "messages");
+    match dry {
+        true => format!("{messages} would be sent again"),
+        false => format!("{messages} put in to be sent again"),
+    }
+}
+
+fn all(
+    arguments: &Arguments,
+    outbox: &Outbox,
+    operator: &Operator<'_>,
+    out: &mut Out,
+) -> anyhow::Result<()> {
+    let mut selection = Selection::new().status(Status::Sent);
+    if let Some(channel) = &arguments.channel {
+        selection = selection.channel(channel);
+    }
+    if let Some(since) = arguments.since {
+        selection = selection.since(since);
+    }
+    if let Some(until) = arguments.until {
+        selection = selection.before(until);
+    }
+    if arguments.web_page {
+        selection = selection.web_page();
+    }
+    let dry_run = arguments.dry_run;
+    let chosen = operator.count(&selection)?;
+    let shown = match dry_run {
+        true => {
+            let ids = operator.selected_again(&selection)?;
+            entries(outbox, ids.get(..FIRST).unwrap_or(&ids))?
+        }
+        false => Vec::new(),
+    };
+    let sent = operator.send_all_again(&selection)?;
+    let left_out = chosen.saturating_sub(sent);
+    if arguments.format.json {
+        let keys = shown.into_iter().map(|it| it.dedupe_key).collect();
+        out.json(&Done {
+            count: sent,
+            dry_run,
+            sent: None,
+            left_out: Some(left_out),
+            keys: dry_run.then_some(keys),
+        })?;
+    } else {
+        out.line(said(sent, dry_run))?;
+        first(&shown, sent, out)?;
+    }
+    if left_out > 0 {
+        let messages = count(left_out, "message is", "messages are");
+        note(&format!(
+            "{messages} left out: sent again already, or without the payload that retention removed"
+        ));
+    }
+    match &arguments.channel {
+        Some(channel) if chosen == 0 => Ok(remark(outbox, channel)?),
+        _ => Ok(()),
+    }
+}
+
+/// All are tried before the first is changed.
+fn some(
+    arguments: &Arguments,
+    outbox: &Outbox,
+    operator: &Operator<'_>,
+    out: &mut Out,
+) -> anyhow::Result<()> {
+    let key = arguments.key.as_deref();
+    let mut chosen = Vec::new();
+    for which in &arguments.which {
+        let entry = outbox.find(which, arguments.channel.as_deref())?;
+        if chosen
+            .iter()
+            .all(|it: &sqlite_outbox::Entry| it.id != entry.id)
+        {
+            operator.clone().dry_run().send_again(entry.id, key)?;
+            chosen.push(entry);
+        }
+    }
+    let mut sent = Vec::new();
+    for entry in chosen {
+        let SentAgain { id, dedupe_key, .. } = operator
+            .send_again(entry.id, key)
+            .with_context(|| format!("stopped early, {}", said(sent.len() as u64, false)))?;
+        sent.push(Sent {
+            former: entry.id,
+            named: name(&entry),
+            former_key: entry.dedupe_key,
+            id: (!arguments.dry_run).then_some(id),
+            dedupe_key,
+        });
+    }
+    if arguments.format.json {
+        return out.json(&Done {
+            count: sent.len() as u64,
+            dry_run: arguments.dry_run,
+            sent: Some(sent),
+            left_out: None,
+            keys: None,
+        });
+    }
+    for it in &sent {
+        let Sent {
+            named, dedupe_key, ..
+        } = it;
+        out.text(&match it.id {
+            Some(id) => format!("{named} goes out again as message {id} (key {dedupe_key})"),
+            None => format!("{named} would go out again under the key {dedupe_key}"),
+        })?;
+    }
+    Ok(())
+}
