@@ -52,6 +52,13 @@ pub(crate) enum Admission {
     Closed(Option<i64>),
 }
 
+/// When a hold ends by a clock that has gone back, and by the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MovedHold {
+    pub(crate) known: i64,
+    pub(crate) end: i64,
+}
+
 /// One channel's stored state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Channel {
@@ -108,11 +115,14 @@ impl Channel {
     }
 
     /// Makes the next probe due. A hold the receiver asked for stays in force; where the clock has
-    /// gone back, it ends at `hold_end`, which is what was left of it.
-    pub(crate) fn bring_forward(&mut self, now: i64, hold_end: Option<i64>) {
+    /// gone back, it ends when what was left of it is over. One that was asked for since then knows
+    /// of it.
+    pub(crate) fn bring_forward(&mut self, now: i64, moved: Option<MovedHold>) {
         let until = match self.state {
             ChannelState::Ok => return,
-            ChannelState::Holding => hold_end,
+            ChannelState::Holding => moved
+                .filter(|it| self.until == Some(it.known))
+                .map(|it| it.end),
             _ => Some(now),
         };
         if let Some(until) = until {

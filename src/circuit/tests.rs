@@ -233,11 +233,16 @@ fn a_wake_brings_probes_forward_and_no_hold() {
     // Twelve hours back on the clock: twenty seconds are left all the same.
     let back = 12 * 3_600_000;
     let now = NOW + 10_000 - back;
+    let known = NOW + 30_000;
+    let end = known - back;
     // Every process that notices the step says so; it must not count twice.
     for _ in 0..2 {
-        channel.bring_forward(now, Some(NOW + 30_000 - back));
+        channel.bring_forward(now, Some(MovedHold { known, end }));
         assert_eq!(until(&channel) - now, 20_000);
     }
+    channel.hold(40_000, &failure(), now);
+    channel.bring_forward(now, Some(MovedHold { known, end }));
+    assert_eq!(until(&channel) - now, 40_000, "asked for since");
 }
 
 /// Requests that were under way when the receiver asked for peace used to end it.

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use crate::circuit::Channel;
+use crate::circuit::{Channel, MovedHold};
 use crate::drain::flight::{ClaimedRun, Flight, Report};
 use crate::observer::Event;
 use crate::retry::GIVE_BACK_MAX;
@@ -48,7 +48,7 @@ pub(crate) struct Pull {
     /// Whether probes come forward too.
     pub(crate) probes: bool,
     /// When the holds of channels end by a clock that has gone back: what was left of them.
-    pub(crate) holds: HashMap<String, i64>,
+    pub(crate) holds: HashMap<String, MovedHold>,
     /// Where it goes on.
     pub(crate) cursor: PullCursor,
 }
@@ -90,7 +90,7 @@ impl Pull {
     }
 
     /// The clock went back. What waits would wait that much longer, so back-off is ignored once.
-    pub(crate) fn stepped_back(holds: HashMap<String, i64>) -> Self {
+    pub(crate) fn stepped_back(holds: HashMap<String, MovedHold>) -> Self {
         Self {
             holds,
             ..Self::everything()
@@ -167,12 +167,13 @@ impl Memory {
     }
 
     /// When each hold ends by a clock that has gone back by `by` milliseconds.
-    pub(crate) fn holds_after(&self, by: i64) -> HashMap<String, i64> {
+    pub(crate) fn holds_after(&self, by: i64) -> HashMap<String, MovedHold> {
         let held = |(name, channel): (&String, &Channel)| {
-            let until = channel
+            let known = channel
                 .until
                 .filter(|_| channel.state == ChannelState::Holding)?;
-            Some((name.clone(), until.saturating_sub(by)))
+            let end = known.saturating_sub(by);
+            Some((name.clone(), MovedHold { known, end }))
         };
         self.channels.iter().filter_map(held).collect()
     }

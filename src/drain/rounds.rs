@@ -72,8 +72,8 @@ impl Transact<'_> {
                     }
                 }
                 if pull.probes && channels.may_be_troubled(served) {
-                    let hold_end = pull.holds.get(served).copied();
-                    channels.get(served)?.bring_forward(now, hold_end);
+                    let moved = pull.holds.get(served).copied();
+                    channels.get(served)?.bring_forward(now, moved);
                 }
             }
             channel = name;

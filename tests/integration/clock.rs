@@ -335,6 +335,29 @@ fn a_hold_keeps_what_was_left_of_it_when_the_clock_is_set_back() {
 }
 
 #[test]
+fn a_hold_that_was_asked_for_while_a_process_hung_is_not_shortened_by_what_it_knew() {
+    let mut desk = Desk::at(START);
+    desk.sell(0, 30);
+    let limited = |seconds| {
+        move |_: &Delivery| {
+            let failure = Failure::new("http_429", "slow down").status(429);
+            Ok(Outcome::Retry(failure.after(Duration::from_secs(seconds))))
+        }
+    };
+    desk.live(SECOND, &limited(30));
+    // One that knows of this hold hangs, while another hears of the next by the clock set back.
+    let mut hung = Inline::new(&desk.outbox, settings()).unwrap();
+    hung.until_idle(&nobody).unwrap();
+    desk.clock.jump(-2 * MINUTE);
+    desk.live(MINUTE, &limited(300));
+    assert_eq!(state(&desk.outbox), ChannelState::Holding);
+    hung.until_idle(&nobody).unwrap();
+    desk.live(4 * MINUTE, &nobody);
+    desk.live(2 * MINUTE, &up);
+    desk.all_sent(30);
+}
+
+#[test]
 fn a_lease_stamped_by_a_clock_that_ran_ahead_is_taken_over_within_a_minute() {
     let mut desk = Desk::at(START);
     desk.clock.jump(3 * HOUR);
