@@ -223,7 +223,8 @@ impl Transact<'_> {
             return Ok(());
         }
         let before = effects.runs.len();
-        for lane in self.memory.flight.lanes_to_follow(name) {
+        let lost = &effects.changes.lost;
+        for lane in self.memory.flight.lanes_to_follow(name, lost) {
             if room.messages == 0 || room.bytes == 0 {
                 break;
             }

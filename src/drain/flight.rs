@@ -299,7 +299,7 @@ impl Flight {
 
     /// Keeps what is left of the channel's runs from being sent, but for its probe.
     pub(crate) fn recall(&self, channel: &str) {
-        for run in self.runs_of(channel).filter(|run| !run.probe) {
+        for (_, run) in self.runs_of(channel).filter(|(_, run)| !run.probe) {
             run.lease.recall();
         }
     }
@@ -340,18 +340,19 @@ impl Flight {
         load.map_or((0, 0), |load| (load.runs.len(), load.messages))
     }
 
-    fn runs_of(&self, channel: &str) -> impl Iterator<Item = &Flown> {
+    fn runs_of(&self, channel: &str) -> impl Iterator<Item = (u64, &Flown)> {
         let load = self.channels.get(channel);
         let numbers = load.into_iter().flat_map(|load| &load.runs);
-        numbers.filter_map(|number| self.runs.get(number))
+        numbers.filter_map(|number| Some((*number, self.runs.get(number)?)))
     }
 
     /// Lanes of the channel whose next run may be claimed while one is being sent: at most one
-    /// waits behind it.
-    pub(crate) fn lanes_to_follow(&self, channel: &str) -> Vec<&Lane> {
+    /// waits behind it, and none behind one of those that this transaction found `lost`.
+    pub(crate) fn lanes_to_follow(&self, channel: &str, lost: &[u64]) -> Vec<&Lane> {
         let over = |before: &Arc<Chain>| before.is_over();
-        let runs = self.runs_of(channel).filter(|run| !run.probe);
-        let lanes = runs.filter_map(|run| run.lane.as_ref());
+        let ours = |(number, run): &(u64, &Flown)| !run.probe && !lost.contains(number);
+        let runs = self.runs_of(channel).filter(ours);
+        let lanes = runs.filter_map(|(_, run)| run.lane.as_ref());
         let mut lanes: Vec<&Lane> = lanes
             .filter(|lane| lane.chain.is_open() && lane.behind.as_ref().is_none_or(over))
             .collect();
@@ -360,7 +361,7 @@ impl Flight {
     }
 
     pub(crate) fn probing(&self, channel: &str) -> bool {
-        self.runs_of(channel).any(|run| run.probe)
+        self.runs_of(channel).any(|(_, run)| run.probe)
     }
 
     /// Runs whose lease is half spent, and those whose call has taken too long or whose lease

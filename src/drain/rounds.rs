@@ -15,7 +15,7 @@ impl Transact<'_> {
     /// Channels that may have something to claim: those that the look found, then those of what
     /// came back just now, and of lanes that are being sent.
     pub(crate) fn turns(&self, effects: &Effects) -> rusqlite::Result<Vec<String>> {
-        let flight = &self.memory.flight;
+        let (flight, lost) = (&self.memory.flight, &effects.changes.lost);
         let landed = effects.changes.landed.iter();
         let landed = landed.filter_map(|(run, _)| flight.get(*run));
         let landed: BTreeSet<&str> = landed.map(|run| run.channel.as_str()).collect();
@@ -29,7 +29,7 @@ impl Transact<'_> {
                 false => None,
             };
             let due = due.is_some_and(|due| due <= self.at.wall);
-            if due || !flight.lanes_to_follow(name).is_empty() {
+            if due || !flight.lanes_to_follow(name, lost).is_empty() {
                 turns.push(name.to_owned());
             }
         }

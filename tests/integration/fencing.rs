@@ -249,3 +249,35 @@ fn a_run_that_hung_while_the_clock_went_far_back_goes_no_further() {
     let more = two.a.begin().map(|it| it.delivery.payload);
     assert_eq!(more, None, "the rest is not a's any more");
 }
+
+#[test]
+fn behind_a_run_that_another_took_over_nothing_more_is_claimed() {
+    let mut two = Two::new();
+    let sale = |text| Message::text("sales", text).ordering_key("customer");
+    put(&two.outbox, &sale("one")).unwrap();
+    let receiver = Script::default();
+    two.a.cycle(&receiver).unwrap();
+    let _hanging = two.a.begin().unwrap();
+    two.clock.advance(Duration::from_secs(40));
+    let mut b = two.b.lock().unwrap();
+    b.cycle(&receiver).unwrap();
+    two.clock.advance(Duration::from_millis(2_001));
+    // Taken back, then claimed.
+    b.cycle(&receiver).unwrap();
+    b.cycle(&receiver).unwrap();
+    let copy = b.begin().expect("b took the lane over");
+    let second = put(&two.outbox, &sale("two")).unwrap().id();
+    assert_eq!(
+        two.a.cycle(&receiver).unwrap().dispatched,
+        0,
+        "the lane is b's"
+    );
+    let row = two.outbox.get(second).unwrap().unwrap();
+    assert_eq!(row.status, Status::Waiting);
+    b.end(copy, Ok(Outcome::delivered()));
+    b.until_idle(&receiver).unwrap();
+    assert_eq!(
+        two.outbox.get(second).unwrap().unwrap().status,
+        Status::Sent
+    );
+}
