@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use r2d2::ManageConnection;
 use r2d2_sqlite::SqliteConnectionManager;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
 use crate::condition::FileInfo;
 use crate::error::{Error, Result, unless_damaged};
@@ -317,15 +317,20 @@ fn taken(
     }
 }
 
-/// Gives a database that has no page yet the write-ahead log. One that has is left as it is.
+/// Gives a database that nobody has put anything into the write-ahead log. Any other is left as it
+/// is, also one that somebody else begins at this moment: who begins a file is settled under its lock.
 ///
-/// While another connection writes, SQLite refuses this at once instead of waiting.
+/// While another connection is at work, SQLite refuses the change at once instead of waiting.
 fn write_ahead(conn: &Connection) -> Result<()> {
     const STEP: Duration = Duration::from_millis(5);
     let mut waited = Duration::ZERO;
-    loop {
-        if number(conn, "PRAGMA page_count")? > 0 {
-            return Ok(());
+    while is_blank(conn)? {
+        let tx = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+        let ours = is_blank(&tx)?;
+        // Writes the first page, so that whoever comes now finds a file that was begun.
+        tx.commit()?;
+        if !ours {
+            break;
         }
         let mode = conn.query_row("PRAGMA journal_mode = WAL", [], |row| {
             row.get::<_, String>(0)
@@ -337,6 +342,12 @@ fn write_ahead(conn: &Connection) -> Result<()> {
         }
         waited += STEP;
     }
+    Ok(())
+}
+
+/// Whether there never was a table in it, nor a version of the application's.
+fn is_blank(conn: &Connection) -> Result<bool> {
+    Ok(number(conn, "PRAGMA schema_version")? == 0 && number(conn, "PRAGMA user_version")? == 0)
 }
 
 #[cfg(test)]

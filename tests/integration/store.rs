@@ -341,6 +341,19 @@ fn a_file_that_someone_else_begins_meanwhile_keeps_their_journal_mode() {
     assert_eq!(one(&till.sql(), "PRAGMA journal_mode"), "delete");
 }
 
+/// The power went after the first page was written and before the log was chosen.
+#[test]
+fn a_file_that_was_begun_and_has_nothing_in_it_gets_the_write_ahead_log() {
+    let till = Till::new();
+    let begun = till.sql();
+    begun.execute_batch("BEGIN IMMEDIATE; COMMIT").unwrap();
+    assert_eq!(one(&begun, "PRAGMA page_count"), "1");
+    assert_eq!(one(&begun, "PRAGMA journal_mode"), "delete");
+    drop(begun);
+    till.open();
+    assert_eq!(one(&till.sql(), "PRAGMA journal_mode"), "wal");
+}
+
 #[test]
 fn a_connection_that_may_not_write_is_refused() {
     let till = Till::new();
