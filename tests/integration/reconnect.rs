@@ -498,7 +498,7 @@ fn what_was_claimed_ahead_is_given_back_when_the_channel_is_in_trouble() {
             if number < 100 {
                 return Ok(Outcome::delivered());
             }
-            nap(100);
+            nap(300);
             Ok(trouble())
         };
         let report = outbox.drain(&receiver).unwrap();
