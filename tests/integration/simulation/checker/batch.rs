@@ -27,6 +27,8 @@ impl<'a> Checker<'a> {
         let mut judged = 0;
         let mut peace: HashMap<&str, i64> = HashMap::new();
         let mut explained = BTreeSet::new();
+        // Taken under an earlier claim, as an answer says that was heard just now.
+        let mut late = BTreeSet::new();
         for (request, told) in &reports {
             let What::Sent(sent) = &self.history[*request].what else {
                 continue;
@@ -50,13 +52,17 @@ impl<'a> Checker<'a> {
             };
             judged += 1;
             let failure = batch.failed.get(&sent.id);
-            let noted = before.is_some_and(|it| it.row.settled.is_some());
+            let noted =
+                before.is_some_and(|it| it.row.settled.is_some()) || late.contains(&sent.id);
             match told {
                 Told::Delivered => {
                     state.evidence = true;
                     state.rejections = 0;
                     if !held {
                         unsure.insert(name);
+                        if self.messages[&sent.id].row.message_id == sent.message_id {
+                            late.insert(sent.id);
+                        }
                     }
                 }
                 _ if !held => {}
