@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use sqlite_outbox::testing::{Inline, ManualClock, Script};
-use sqlite_outbox::{Delivery, Event, Message, Outbox, Outcome, Receipt, Settings, Status};
+use sqlite_outbox::{Delivery, Event, Message, Outbox, Outcome, Policy, Receipt, Settings, Status};
 
 use crate::fixture::{Till, put};
 
@@ -99,7 +99,7 @@ fn a_late_success_in_a_lane_frees_it_only_with_the_present_holders_report() {
         put(&two.outbox, &message).unwrap();
     }
     let (clock, b, outbox) = (&two.clock, &two.b, &two.outbox);
-    let policy = sqlite_outbox::Policy::default().run_length(1);
+    let policy = Policy::default().run_length(1);
     let single = Settings::default().default_policy(policy);
     two.a = Inline::new(outbox, single.clone()).unwrap();
     *b.lock().unwrap() = Inline::new(outbox, single).unwrap();
@@ -280,4 +280,42 @@ fn behind_a_run_that_another_took_over_nothing_more_is_claimed() {
         two.outbox.get(second).unwrap().unwrap().status,
         Status::Sent
     );
+}
+
+/// Row by row, a transaction that is full would leave a part of the run with the dead.
+#[test]
+fn the_run_of_a_dead_process_is_taken_back_whole() {
+    let mut two = Two::new();
+    let policy = Policy::default().run_length(100);
+    let long = Settings::default()
+        .workers(1)
+        .prefetch(100)
+        .lock_share(1.0)
+        .default_policy(policy);
+    two.a = Inline::new(&two.outbox, long).unwrap();
+    let receiver = Script::default();
+    put(&two.outbox, &Message::text("sales", "before")).unwrap();
+    two.a.until_idle(&receiver).unwrap();
+    for i in 0..100 {
+        let message = Message::text("sales", i.to_string()).ordering_key("customer");
+        put(&two.outbox, &message).unwrap();
+    }
+    assert_eq!(two.a.cycle(&receiver).unwrap().dispatched, 100);
+    drop(two.a);
+    let sending = || two.outbox.stats().unwrap().total.sending;
+    let mut b = two.b.lock().unwrap();
+    two.clock.advance(Duration::from_secs(31));
+    b.cycle(&receiver).unwrap();
+    assert_eq!(sending(), 100, "seen stale once");
+    two.clock.advance(Duration::from_millis(2_001));
+    b.cycle(&receiver).unwrap();
+    assert_eq!(sending(), 0);
+    b.until_idle(&receiver).unwrap();
+    let texts = receiver.seen().into_iter().skip(1);
+    let texts: Vec<_> = texts
+        .map(|it| String::from_utf8(it.payload).unwrap())
+        .collect();
+    let order: Vec<_> = (0..100).map(|it| it.to_string()).collect();
+    assert_eq!(texts, order);
+    assert_eq!(two.outbox.stats().unwrap().total.max_attempts, 0);
 }

@@ -377,4 +377,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "upkeep::overdue(self.conn, now, EXPIRE_STEP * 1000)?",
         )],
     },
+    Mutant {
+        name: "a round of the survey of channels ends early",
+        changes: &[change(
+            "src/drain/survey.rs",
+            "if around || (ended && from_the_beginning) {",
+            "if around || ended {",
+        )],
+    },
 ];
