@@ -6,15 +6,17 @@ use std::collections::VecDeque;
 use rusqlite::{Connection, ErrorCode, params};
 
 use crate::error::Result;
-use crate::store::conflict;
 use crate::store::operate::{self, Deed};
-use crate::store::read::{Name, channels};
+use crate::store::read::walk;
+use crate::store::{Raw, conflict};
 
 /// Rows and bytes of one transaction, about.
 pub(crate) const ROWS: usize = 200;
 const BYTES: i64 = 1 << 20;
 
-/// A range of `outbox_settled`: the first condition is what makes the index usable.
+/// A range of `outbox_settled`: the first condition is what makes the index usable. The channel is a text
+/// or the bytes of one, in the encoding of the file: of UTF-16 that is no text, those alone come back as
+/// they are stored.
 macro_rules! settled {
     ($what:literal, $rest:literal) => {
         concat!(
@@ -22,7 +24,7 @@ macro_rules! settled {
             $what,
             " FROM outbox INDEXED BY outbox_settled
                WHERE (status = 'sent' OR status = 'expired' OR status = 'cancelled')
-                 AND channel = ?1 AND status = ?2 AND ",
+                 AND channel = CAST(?1 AS TEXT) AND status = ?2 AND ",
             $rest
         )
     };
@@ -61,19 +63,30 @@ pub(crate) const BEGINNING: (i64, i64) = (i64::MIN, 0);
 /// Messages of one channel in one settled state.
 #[derive(Debug, Clone)]
 pub(crate) struct Shelf {
-    pub(crate) channel: Name,
+    /// Its bytes.
+    pub(crate) channel: Raw,
     pub(crate) status: &'static str,
 }
 
-/// All that there may be.
-fn shelves(conn: &Connection) -> Result<Vec<Shelf>> {
-    let shelf = |channel: Name| {
+const CHANNELS: &str = concat!(
+    walk!(),
+    "
+SELECT CAST(channel AS BLOB) AS channel FROM used
+ WHERE channel IS NOT NULL AND (?1 IS NULL OR channel = ?1)"
+);
+
+/// All that there may be, of one channel or of all.
+fn shelves(conn: &Connection, channel: Option<&str>) -> Result<Vec<Shelf>> {
+    let mut statement = conn.prepare_cached(CHANNELS)?;
+    let channels = statement.query_map([channel], |row| row.get("channel"))?;
+    let channels = channels.collect::<rusqlite::Result<Vec<Raw>>>()?;
+    let shelf = |channel: Raw| {
         SETTLED.map(|status| Shelf {
             channel: channel.clone(),
             status,
         })
     };
-    Ok(channels(conn)?.into_iter().flat_map(shelf).collect())
+    Ok(channels.into_iter().flat_map(shelf).collect())
 }
 
 /// A step's worth of rows.
@@ -156,13 +169,7 @@ pub(crate) struct Purge {
 impl Purge {
     /// Of everything settled until then, of one channel or of all. Reads only.
     pub(crate) fn new(conn: &Connection, until: i64, channel: Option<&str>) -> Result<Self> {
-        let mut shelves = shelves(conn)?;
-        let channel = channel.map(Name::new);
-        shelves.retain(|it| {
-            channel
-                .as_ref()
-                .is_none_or(|channel| it.channel == *channel)
-        });
+        let shelves = shelves(conn, channel)?;
         let both = |it: Shelf| [(it.clone(), NEXT), (it, UNDATED)];
         Ok(Self {
             shelves: shelves.into_iter().flat_map(both).collect(),

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::clock::FIRST_HONEST;
 use crate::error::Result;
 use crate::store::operate;
-use crate::store::read::{Name, number, walk};
+use crate::store::read::{number, walk};
 use crate::store::retention::{DELETE, NEXT, ROWS, SETTLED, Shelf, each, settled};
 use crate::store::rows;
 
@@ -46,7 +46,7 @@ shelf (channel, status) AS (
   SELECT used.channel, s.status
     FROM used, (SELECT 'sent' AS status UNION ALL SELECT 'expired' UNION ALL SELECT 'cancelled') AS s
    WHERE used.channel IS NOT NULL)
-SELECT channel, status,
+SELECT CAST(channel AS BLOB) AS channel, status,
        EXISTS (SELECT 1 FROM outbox AS o INDEXED BY outbox_settled
                 WHERE (o.status = 'sent' OR o.status = 'expired' OR o.status = 'cancelled')
                   AND o.channel = shelf.channel AND o.status = shelf.status AND o.settled_at IS NULL)
@@ -337,7 +337,7 @@ fn shelves(conn: &Connection, now: i64, marks: Marks) -> Result<Vec<Stock>> {
         };
         let stock = Stock {
             shelf: Shelf {
-                channel: Name::read(row, "channel")?,
+                channel: row.get("channel")?,
                 status,
             },
             odd: row.get("odd")?,

@@ -98,3 +98,52 @@ fn dead_letters_of_a_channel_that_is_no_text_are_counted_in_a_file_of_utf_16() {
     assert_eq!(counts, [Some(1), Some(2)], "{why}");
     assert_eq!(desk.done(["export", "till.db"]).lines().count(), 3);
 }
+
+/// Their name cannot be typed, and all of them are meant.
+#[test]
+fn bulk_commands_miss_no_channel_that_is_no_text_in_any_encoding() {
+    for (encoding, broken) in [
+        ("UTF-8", "61ff"),
+        ("UTF-16le", "00d8"),
+        ("UTF-16be", "d800"),
+    ] {
+        let desk = Desk::empty();
+        desk.sql()
+            .execute_batch(&format!(
+                "PRAGMA encoding = '{encoding}'; CREATE TABLE sales (id)"
+            ))
+            .unwrap();
+        desk.done(["init", "till.db"]);
+        desk.sql()
+            .execute_batch(&format!(
+                "INSERT INTO outbox (channel, payload, status, settled_at) VALUES
+                   ('sales', 'x', 'dead', 1), (CAST(x'{broken}' AS TEXT), 'x', 'dead', 1),
+                   (CAST(x'{broken}' AS TEXT), 'y', 'dead', 1)"
+            ))
+            .unwrap();
+        let count = |args: &[&str]| desk.run(args).json()["count"].clone();
+        let one = [
+            "retry",
+            "till.db",
+            "--all",
+            "--channel=sales",
+            "--dry-run",
+            "--json",
+        ];
+        assert_eq!(count(&one), 1, "{encoding}");
+        assert_eq!(
+            count(&["retry", "till.db", "--all", "--json"]),
+            3,
+            "{encoding}"
+        );
+        assert_eq!(
+            count(&["cancel", "till.db", "--all", "--json"]),
+            3,
+            "{encoding}"
+        );
+        let purge = ["purge", "till.db", "--older-than=0s", "--json"];
+        let dry = purge.iter().chain(&["--dry-run"]);
+        assert_eq!(desk.run(dry).json()["count"], 3, "{encoding}");
+        assert_eq!(count(&purge), 3, "{encoding}");
+    }
+}
