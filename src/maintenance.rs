@@ -7,6 +7,7 @@ use crate::condition::{Compacted, FileInfo};
 use crate::draining::Cancel;
 use crate::error::Result;
 use crate::outbox::Outbox;
+use crate::schema;
 use crate::store::file;
 
 impl Outbox {
@@ -14,6 +15,12 @@ impl Outbox {
     pub fn file_info(&self) -> Result<FileInfo> {
         let reader = self.shared().reader()?;
         self.shared().opener().info(&reader)
+    }
+
+    /// The parts of the outbox's schema that the file lacks, without which messages go out all the
+    /// same: some triggers, the views for people. [`Outbox::open`] puts them back.
+    pub fn missing_parts(&self) -> Result<Vec<String>> {
+        schema::missing(&*self.shared().reader()?)
     }
 
     /// Copies the whole file, the application's tables too, while it is in use. The copy is one

@@ -33,7 +33,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let path = &arguments.database.db;
     let mut mended = Vec::new();
     let from = match Outbox::open_existing(path) {
-        Ok(outbox) => outbox.file_info()?.schema_version,
+        Ok(outbox) => {
+            let version = outbox.file_info()?.schema_version;
+            // A newer one is not this program's to complete.
+            if version <= SCHEMA_VERSION {
+                mended = outbox.missing_parts()?;
+            }
+            version
+        }
         Err(Error::SchemaTooOld { found, .. }) => found,
         Err(Error::Incomplete { missing }) => {
             mended = missing;
