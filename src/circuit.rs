@@ -79,23 +79,28 @@ pub(crate) struct Channel {
     pub(crate) clock_skew: Option<i64>,
 }
 
+/// Until when a channel in trouble is left alone; `None`: it is to be probed. An `until` further away
+/// than any wait of ours was written by a wrong clock, or by hand, and counts as passed.
+pub(crate) fn left_alone(state: ChannelState, until: Option<i64>, now: i64) -> Option<i64> {
+    let longest = match state {
+        ChannelState::Holding => crate::retry::HOLD_MAX,
+        _ => PROBE_CEILING,
+    };
+    until.filter(|at| *at > now && at.saturating_sub(now) <= longest)
+}
+
 impl Channel {
-    /// What may be claimed at `now`. An `until` further away than any wait of ours was written by
-    /// a wrong clock and counts as passed.
+    /// What may be claimed at `now`.
     pub(crate) fn admission(&self, now: i64) -> Admission {
         if self.pause.is_some() {
             return Admission::Closed(None);
         }
-        let longest = match self.state {
-            ChannelState::Ok => return Admission::Open,
-            ChannelState::Holding => crate::retry::HOLD_MAX,
-            _ => PROBE_CEILING,
-        };
-        match self.until {
-            Some(until) if until > now && until.saturating_sub(now) <= longest => {
-                Admission::Closed(Some(until))
-            }
-            _ => Admission::Probe(self.turn),
+        if self.state == ChannelState::Ok {
+            return Admission::Open;
+        }
+        match left_alone(self.state, self.until, now) {
+            Some(until) => Admission::Closed(Some(until)),
+            None => Admission::Probe(self.turn),
         }
     }
 

@@ -26,12 +26,6 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// One more; the first that is told stays.
-    pub(super) fn note(&mut self, id: Option<i64>) {
-        self.count += 1;
-        self.first = self.first.or(id);
-    }
-
     fn add(&mut self, row: &Row<'_>, count: &str, first: &str) -> rusqlite::Result<()> {
         self.count += number(row, count)?.unwrap_or(0).unsigned_abs();
         self.first = match self.first {

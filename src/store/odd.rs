@@ -1,13 +1,10 @@
 //! What settled messages tell of mistakes that nobody was told of. Reads only, and of each channel the
 //! newest.
 
-use std::collections::BTreeSet;
-
 use rusqlite::{Connection, Row, params};
 
 use crate::error::Result;
 use crate::stats::other_unit;
-use crate::store::check::Seen;
 use crate::store::read::{Name, number, text};
 use crate::store::retention::settled;
 
@@ -28,23 +25,21 @@ pub(crate) const LATEST: &str = settled!(
     "?3 > 0 ORDER BY settled_at DESC LIMIT ?3"
 );
 
-/// Expired messages whose moment looks like another unit than milliseconds.
-pub(crate) fn expired_at_once(conn: &Connection, channel: &Name, depth: i64) -> Result<Seen> {
+/// Expired messages whose moment looks like another unit than milliseconds, the latest first.
+pub(crate) fn expired_at_once(conn: &Connection, channel: &Name, depth: i64) -> Result<Vec<i64>> {
     latest(conn, channel, "expired", depth, |row| {
         Ok(number(row, "expires_at")?.and_then(other_unit).is_some())
     })
 }
 
-/// Sent messages that a web page answered, but for those that were `done` again.
+/// Sent messages that a web page answered, the latest first.
 pub(crate) fn answered_by_a_page(
     conn: &Connection,
     channel: &Name,
     depth: i64,
-    done: &BTreeSet<i64>,
-) -> Result<Seen> {
+) -> Result<Vec<i64>> {
     latest(conn, channel, "sent", depth, |row| {
-        let page = text(row, "start")?.as_deref().is_some_and(is_page);
-        Ok(page && !done.contains(&row.get("id")?))
+        Ok(text(row, "start")?.as_deref().is_some_and(is_page))
     })
 }
 
@@ -54,16 +49,16 @@ fn latest(
     status: &str,
     depth: i64,
     odd: impl Fn(&Row<'_>) -> rusqlite::Result<bool>,
-) -> Result<Seen> {
-    let mut seen = Seen::default();
+) -> Result<Vec<i64>> {
+    let mut found = Vec::new();
     let mut statement = conn.prepare_cached(LATEST)?;
     let mut rows = statement.query(params![channel, status, depth])?;
     while let Some(row) = rows.next()? {
         if odd(row)? {
-            seen.note(number(row, "id")?);
+            found.push(row.get("id")?);
         }
     }
-    Ok(seen)
+    Ok(found)
 }
 
 /// Whether an answer that begins so is a web page, as something in between sends it.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::circuit::OnDead;
+use crate::circuit::{OnDead, left_alone};
 use crate::error::Result;
 use crate::stats::{ChannelState, ChannelStats, Stats};
 use crate::store::read::{Name, number, text, walk};
@@ -149,7 +149,7 @@ pub(crate) fn groups(conn: &Connection, sql: &str) -> Result<Vec<Group>> {
 
 /// The whole file.
 pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Stats> {
-    let mut channels = states(conn)?;
+    let mut channels = states(conn, now)?;
     for sql in [DUE, WAITING, DEAD] {
         for group in groups(conn, sql)? {
             add(
@@ -298,21 +298,24 @@ fn settled(conn: &Connection, name: &Name, status: &'static str) -> Result<u64> 
 }
 
 /// What every process agrees on. A person's pause shows before any other state.
-fn states(conn: &Connection) -> Result<BTreeMap<Name, Known>> {
+fn states(conn: &Connection, now: i64) -> Result<BTreeMap<Name, Known>> {
     let mut statement = conn.prepare_cached(STATES)?;
     let states = statement.query_map([], |row| {
-        let stats = state(row)?;
+        let stats = state(row, now)?;
         let known = Known { stats, first: None };
         Ok((Name::read(row, "channel")?, known))
     })?;
     Ok(states.collect::<rusqlite::Result<_>>()?)
 }
 
-fn state(row: &Row<'_>) -> rusqlite::Result<ChannelStats> {
+fn state(row: &Row<'_>, now: i64) -> rusqlite::Result<ChannelStats> {
+    let state = ChannelState::parse(&text(row, "state")?.unwrap_or_default());
+    // What no drain believes is due now.
+    let until = |at: i64| left_alone(state, Some(at), now).unwrap_or(at.min(now));
     let stored = ChannelStats {
-        state: ChannelState::parse(&text(row, "state")?.unwrap_or_default()),
+        state,
         since: number(row, "since")?,
-        until: number(row, "until")?,
+        until: number(row, "until")?.map(until),
         reason_code: text(row, "reason_code")?,
         reason: text(row, "reason")?,
         clock_skew: number(row, "clock_skew")?,

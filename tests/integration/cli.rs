@@ -139,6 +139,30 @@ impl Desk {
         ]);
     }
 
+    /// Enqueues messages of one ordering key, a dedupe key each.
+    pub(crate) fn lane(&self, keys: &[&str]) {
+        for key in keys {
+            let args = [
+                "enqueue",
+                "till.db",
+                "--channel=sales",
+                "--ordering-key=lane",
+            ];
+            self.done(args.iter().chain(&["--key", key, "1"]));
+        }
+    }
+
+    /// Two sales that plain SQL put in under one key, S-1: the second is kept aside.
+    pub(crate) fn contested(&self) {
+        self.sql()
+            .execute_batch(
+                "INSERT INTO outbox (channel, dedupe_key, payload) VALUES ('sales', 'S-1', '1');
+                 INSERT INTO outbox (channel, dedupe_key, payload) VALUES ('sales', 'S-1', '2')
+                   ON CONFLICT (channel, dedupe_key) DO NOTHING;",
+            )
+            .unwrap();
+    }
+
     /// The one JSON object it prints.
     pub(crate) fn json<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Value {
         self.run(args).json()

@@ -46,18 +46,7 @@ fn a_secret_of_the_wrong_form_is_found_before_a_message_needs_it() {
 #[test]
 fn an_on_dead_that_a_drain_would_refuse_is_found() {
     let desk = Desk::new();
-    for key in ["1", "2"] {
-        let lane = [
-            "enqueue",
-            "till.db",
-            "--channel=sales",
-            "--ordering-key=lane",
-            "--key",
-            key,
-            "1",
-        ];
-        desk.done(lane);
-    }
+    desk.lane(&["1", "2"]);
     desk.write(
         "outbox.toml",
         "[channel.sales]\nurl = \"https://erp.example/\"\non_dead = \"skip\"\n",

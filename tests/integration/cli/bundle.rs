@@ -211,7 +211,8 @@ fn page_names(page: &str) -> impl Iterator<Item = String> {
     let names = page
         .lines()
         .filter_map(|it| it.strip_prefix("outbox\\-")?.strip_suffix("(1)"));
-    names.filter(|it| *it != "help").map(String::from)
+    let names = names.filter(|it| *it != "help");
+    names.map(|it| it.replace("\\-", "-"))
 }
 
 #[test]

@@ -31,17 +31,7 @@ fn finding(ran: &Ran, code: &str) -> Value {
 /// After this SQL the check finds exactly this.
 fn finds(sql: &str, code: &str) -> Value {
     let desk = Desk::new();
-    for key in ["S-1", "S-2", "S-3"] {
-        desk.done([
-            "enqueue",
-            "till.db",
-            "--channel=sales",
-            "--ordering-key=lane",
-            "--key",
-            key,
-            "1",
-        ]);
-    }
+    desk.lane(&["S-1", "S-2", "S-3"]);
     desk.sql().execute_batch(sql).unwrap();
     let ran = check(&desk);
     assert_eq!(ran.code, 4, "{ran:?}");

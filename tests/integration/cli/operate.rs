@@ -141,17 +141,7 @@ fn all_means_the_dead_for_retry_and_the_unsent_and_dead_for_cancel() {
 #[test]
 fn a_whole_lane_is_cancelled_at_once() {
     let desk = Desk::new();
-    for key in ["1", "2", "3"] {
-        desk.done([
-            "enqueue",
-            "till.db",
-            "--channel=a",
-            "--ordering-key=lane",
-            "--key",
-            key,
-            "{}",
-        ]);
-    }
+    desk.lane(&["1", "2", "3"]);
     let dry = desk.json(["cancel", "till.db", "--all", "--dry-run", "--json"]);
     let done = desk.json(["cancel", "till.db", "--all", "--json"]);
     assert_eq!((&dry["count"], &done["count"]), (&json!(3), &json!(3)));

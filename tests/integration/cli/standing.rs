@@ -64,6 +64,29 @@ fn a_probe_that_waits_for_a_message_is_told_with_the_message() {
     assert!(!resume.contains("nothing is tried"), "{resume}");
 }
 
+/// No drain believes a probe in ten years, and no command says so.
+#[test]
+fn an_impossible_moment_of_a_channel_is_told_alike() {
+    for state in ["offline", "holding"] {
+        let desk = Desk::new();
+        desk.put("sales", "S-1", "text");
+        let (since, until) = (now() - 7_200_000, now() + 10 * 365 * 86_400_000);
+        desk.sql()
+            .execute_batch(&format!(
+                "INSERT INTO outbox_channel (channel, state, since, until, reason_code, reason)
+                 VALUES ('sales', '{state}', {since}, {until}, 'http_503', 'down')"
+            ))
+            .unwrap();
+        let why = desk.done(["why", "till.db", "S-1"]);
+        assert!(why.contains("a drain that runs probes it now"), "{why}");
+        let status = desk.done(["status", "till.db"]);
+        assert!(
+            status.contains(" now") && !status.contains(" days"),
+            "{status}"
+        );
+    }
+}
+
 /// Expired the moment it was put in: nobody had been told.
 #[test]
 fn a_moment_in_seconds_that_dropped_messages_is_told() {
@@ -174,13 +197,7 @@ fn a_pause_that_lasts_while_messages_wait_needs_a_person() {
 #[test]
 fn a_conflict_ends_with_what_can_be_done_about_it() {
     let desk = Desk::new();
-    desk.sql()
-        .execute_batch(
-            "INSERT INTO outbox (channel, dedupe_key, payload) VALUES ('sales', 'S-1', '1');
-             INSERT INTO outbox (channel, dedupe_key, payload) VALUES ('sales', 'S-1', '2')
-               ON CONFLICT (channel, dedupe_key) DO NOTHING;",
-        )
-        .unwrap();
+    desk.contested();
     let text = desk.done(["conflicts", "till.db", "1"]);
     for choice in ["1 --enqueue-as KEY", "1 --replace", "1 --drop"] {
         assert!(text.contains(choice), "{text}");

@@ -92,13 +92,7 @@ fn the_whole_file_is_explained_by_groups() {
 #[test]
 fn what_waits_for_a_person_is_not_nothing() {
     let desk = Desk::new();
-    desk.sql()
-        .execute_batch(
-            "INSERT INTO outbox (channel, dedupe_key, payload) VALUES ('sales', 'S-1', '1');
-             INSERT INTO outbox (channel, dedupe_key, payload) VALUES ('sales', 'S-1', '2')
-               ON CONFLICT (channel, dedupe_key) DO NOTHING;",
-        )
-        .unwrap();
+    desk.contested();
     desk.done(["cancel", "till.db", "S-1"]);
     let text = desk.done(["why", "till.db"]);
     assert!(text.starts_with("1 conflict waits for a person"), "{text}");
