@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use remedy::{Certificate, remedy};
+pub(crate) use remedy::{Certificate, NO_TLS, remedy};
 pub(crate) use run::Queue;
 pub use run::Run;
 

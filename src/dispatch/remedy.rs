@@ -73,11 +73,18 @@ impl Certificate {
     }
 }
 
+/// What a failure's text says of somebody who takes connections and does not agree on TLS.
+pub(crate) const NO_TLS: &str = "answers, but not with TLS";
+
 pub(crate) fn remedy(code: &str, text: &str) -> Option<&'static str> {
     if let ("tls", Some(wrong)) = (code, Certificate::told(text)) {
         return Some(wrong.remedy());
     }
     Some(match code {
+        "tls" if text.contains(NO_TLS) => {
+            "check scheme and port of the URL; where something in between swallows TLS, as a firewall or \
+             the login of a network does, get this machine let through"
+        }
         "tls" => {
             "set the clock if it is wrong; where a company's proxy replaces the certificate, put its \
              root into the system's store or into ca_file of the route"

@@ -1,21 +1,14 @@
 //! Calling on the receivers, to see whether somebody is there and who the certificate says it is.
 
-use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ureq::http::header::DATE;
 use ureq::http::{Method, Request};
 
 use crate::dispatch::Failure;
 
-use super::errors::no_tls;
 use super::plan::Plan;
 use super::{HttpDispatcher, errors, judge, send};
-
-/// How long the second look may take, at each of the first addresses.
-const PATIENCE: Duration = Duration::from_secs(2);
-const ADDRESSES: usize = 4;
 
 /// What came of calling on a route's receiver; see [`HttpDispatcher::call_on_receivers`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,21 +89,10 @@ fn call(channels: Vec<String>, plan: &Plan) -> Call {
             call.server_time = date.and_then(judge::date);
             Ok(response.status().as_u16())
         }
-        Err((error, _)) => {
-            let (code, text) = errors::describe(&error, send::place(plan));
-            let mute = plan.url.https && plan.proxy.is_none() && code == "timeout";
-            Err(match mute && answers_tcp(plan) {
-                true => Failure::new("tls", no_tls(&plan.target)),
-                false => Failure::new(code, text),
-            })
+        Err((error, stage)) => {
+            let (code, text) = errors::describe(&error, send::place(plan, stage));
+            Err(Failure::new(code, text))
         }
     };
     call
-}
-
-/// Whether somebody takes a connection, whatever is spoken over it.
-fn answers_tcp(plan: &Plan) -> bool {
-    let addresses = plan.target.to_socket_addrs();
-    let mut addresses = addresses.into_iter().flatten().take(ADDRESSES);
-    addresses.any(|it| TcpStream::connect_timeout(&it, plan.connect_timeout.min(PATIENCE)).is_ok())
 }

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use crate::dispatch::{Certificate, Failure, Outcome};
+use crate::dispatch::{Certificate, Failure, NO_TLS, Outcome};
 use crate::stats::Utc;
 
 use super::names::NotFound;
@@ -15,6 +15,8 @@ pub(super) struct Place<'a> {
     pub(super) target: &'a str,
     /// `host:port` of the proxy, when there is one.
     pub(super) proxy: Option<&'a str>,
+    /// It took the connection and has not agreed on TLS.
+    pub(super) mute: bool,
     pub(super) timeout: Duration,
     pub(super) connect_timeout: Duration,
 }
@@ -45,6 +47,7 @@ pub(super) fn describe(error: &ureq::Error, place: Place<'_>) -> (&'static str, 
             None => ("unknown", format!("{target}: {inner}")),
         },
         ureq::Error::HostNotFound => (or_proxy("dns"), format!("{next} cannot be found")),
+        ureq::Error::Timeout(_) if place.mute => ("tls", no_tls(target)),
         ureq::Error::Timeout(ureq::Timeout::Connect) => (
             "timeout",
             format!("no connection to {next} within {:?}", place.connect_timeout),
@@ -73,8 +76,8 @@ pub(super) fn describe(error: &ureq::Error, place: Place<'_>) -> (&'static str, 
 }
 
 /// A port that takes connections and answers no greeting of TLS, or with something else.
-pub(super) fn no_tls(target: &str) -> String {
-    format!("{target} answers, but not with TLS: does it speak http://, or TLS on another port?")
+fn no_tls(target: &str) -> String {
+    format!("{target} {NO_TLS}: does it speak http://, or TLS on another port?")
 }
 
 /// What rustls has no word for it shows as a value of Rust.

@@ -12,7 +12,9 @@ use ureq::Agent;
 use ureq::config::Config;
 use ureq::http::{Request, Response};
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
-use ureq::unversioned::transport::{ConnectionDetails, Connector, DefaultConnector};
+use ureq::unversioned::transport::{
+    ConnectProxyConnector, ConnectionDetails, Connector, RustlsConnector, TcpConnector, Transport,
+};
 
 use super::names::Names;
 use super::wire::{self, Wire};
@@ -139,13 +141,13 @@ impl Line {
         std::mem::replace(&mut held, fresh)
     }
 
-    /// Sends one request. The second part of an error says whether an idle connection was used.
-    /// `anew` takes none.
+    /// Sends one request. The second part of an error says how far its connection was. `anew` takes no
+    /// idle one.
     pub(super) fn run(
         &self,
         request: Request<&[u8]>,
         anew: bool,
-    ) -> Result<Response<ureq::Body>, (ureq::Error, bool)> {
+    ) -> Result<Response<ureq::Body>, (ureq::Error, Stage)> {
         let agent = self.agent();
         let request = match anew {
             true => agent
@@ -154,38 +156,83 @@ impl Line {
                 .build(),
             false => request,
         };
-        CONNECTED.set(false);
-        agent
-            .run(request)
-            .map_err(|error| (error, !CONNECTED.get()))
+        STAGE.set(Stage::Idle);
+        agent.run(request).map_err(|error| (error, STAGE.get()))
     }
 }
 
 fn agent(config: Config, names: &Names) -> Agent {
-    Agent::with_parts(config, Noting::default(), names.clone())
+    let connector = Begun
+        .chain(ConnectProxyConnector::default())
+        .chain(TcpConnector::default())
+        .chain(Reached)
+        .chain(RustlsConnector::default())
+        .chain(Whole);
+    Agent::with_parts(config, connector, names.clone())
+}
+
+/// How far the connection of a request was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// An idle one was taken.
+    Idle,
+    /// A new one was asked for.
+    Begun,
+    /// Somebody took it, and TLS was to be agreed on, where the URL wants it.
+    Reached,
+    /// All of it was there.
+    Whole,
 }
 
 thread_local! {
-    /// Whether the present request of this thread opened a connection: ureq does not tell, and
-    /// it connects on the calling thread.
-    static CONNECTED: Cell<bool> = const { Cell::new(false) };
+    /// Of the present request of this thread: ureq does not tell, and it connects on the calling
+    /// thread.
+    static STAGE: Cell<Stage> = const { Cell::new(Stage::Idle) };
 }
 
-/// ureq's connector, which leaves a note that it was used and sends what is small together.
-#[derive(Debug, Default)]
-struct Noting(DefaultConnector);
+/// Before ureq's connectors, between them and behind them: leave a note of how far it is.
+#[derive(Debug)]
+struct Begun;
 
-impl Connector<()> for Noting {
+#[derive(Debug)]
+struct Reached;
+
+/// What it connects sends together what is small.
+#[derive(Debug)]
+struct Whole;
+
+impl Connector<()> for Begun {
+    type Out = ();
+
+    fn connect(&self, _: &ConnectionDetails<'_>, _: Option<()>) -> Result<Option<()>, ureq::Error> {
+        STAGE.set(Stage::Begun);
+        Ok(None)
+    }
+}
+
+impl<In: Transport> Connector<In> for Reached {
+    type Out = In;
+
+    fn connect(
+        &self,
+        _: &ConnectionDetails<'_>,
+        chained: Option<In>,
+    ) -> Result<Option<In>, ureq::Error> {
+        STAGE.set(Stage::Reached);
+        Ok(chained)
+    }
+}
+
+impl<In: Transport> Connector<In> for Whole {
     type Out = Wire;
 
     fn connect(
         &self,
-        details: &ConnectionDetails<'_>,
-        chained: Option<()>,
-    ) -> Result<Option<Self::Out>, ureq::Error> {
-        CONNECTED.set(true);
-        let connected = self.0.connect(details, chained)?;
-        Ok(connected.map(Wire::new))
+        _: &ConnectionDetails<'_>,
+        chained: Option<In>,
+    ) -> Result<Option<Wire>, ureq::Error> {
+        STAGE.set(Stage::Whole);
+        Ok(chained.map(|it| Wire::new(it.boxed())))
     }
 }
 

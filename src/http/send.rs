@@ -12,6 +12,7 @@ use super::credential::Credential;
 use super::errors::{self, Place, is_dead_connection};
 use super::hidden::Hidden;
 use super::judge;
+use super::line::Stage;
 use super::plan::Plan;
 use super::reply::{MAX_BODY, Reply};
 use super::request;
@@ -56,11 +57,11 @@ pub(super) fn send(
         };
         let response = match plan.line.run(request, anew) {
             Ok(response) => response,
-            Err((error, reused)) => {
+            Err((error, stage)) => {
                 for place in plan.proxy.iter().chain([&plan.target]) {
                     plan.line.forget(place);
                 }
-                if reused && !anew && is_dead_connection(&error) && may_repeat() {
+                if stage == Stage::Idle && !anew && is_dead_connection(&error) && may_repeat() {
                     anew = true;
                     continue;
                 }
@@ -68,7 +69,9 @@ pub(super) fn send(
                     let failure = Failure::new(Failure::INTERRUPTED, "the request was interrupted");
                     return Outcome::Unreachable(failure);
                 }
-                return keys.hidden(plan, delivery).hide(unanswered(plan, &error));
+                return keys
+                    .hidden(plan, delivery)
+                    .hide(unanswered(plan, &error, stage));
             }
         };
         let mut reply = receive(response, plan);
@@ -129,7 +132,7 @@ fn receive(response: Response<ureq::Body>, plan: &Plan) -> Reply {
         .saturating_add(1);
     let read = body.into_reader().take(limit).read_to_end(&mut reply.body);
     if let Err(error) = read {
-        let (_, text) = errors::describe(&ureq::Error::from(error), place(plan));
+        let (_, text) = errors::describe(&ureq::Error::from(error), place(plan, Stage::Whole));
         reply.cut = Some(text);
     } else if reply.body.len() > MAX_BODY {
         reply.body.truncate(MAX_BODY);
@@ -138,8 +141,9 @@ fn receive(response: Response<ureq::Body>, plan: &Plan) -> Reply {
     reply
 }
 
-pub(super) fn place(plan: &Plan) -> Place<'_> {
+pub(super) fn place(plan: &Plan, stage: Stage) -> Place<'_> {
     Place {
+        mute: plan.url.https && stage == Stage::Reached,
         target: &plan.target,
         proxy: plan.proxy.as_deref(),
         timeout: plan.timeout,
@@ -147,8 +151,8 @@ pub(super) fn place(plan: &Plan) -> Place<'_> {
     }
 }
 
-fn unanswered(plan: &Plan, error: &ureq::Error) -> Outcome {
-    let outcome = errors::outcome(error, place(plan));
+fn unanswered(plan: &Plan, error: &ureq::Error, stage: Stage) -> Outcome {
+    let outcome = errors::outcome(error, place(plan, stage));
     if matches!(&outcome, Outcome::Unreachable(failure) if failure.code == "tls") {
         plan.line.renew();
     }

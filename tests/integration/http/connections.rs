@@ -165,6 +165,35 @@ fn what_keeps_an_answer_from_coming_is_named() {
     );
 }
 
+/// Somebody takes the connection, and no word of TLS comes: a port of another kind, or a firewall. Over
+/// plain HTTP the same is an answer that does not come.
+#[test]
+fn a_handshake_that_times_out_is_told_as_that() {
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = mute.local_addr().unwrap().port();
+    let ca = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/tls/ca.pem");
+    let route = |scheme: &str| Route::post(format!("{scheme}://127.0.0.1:{port}/"));
+    let short = Duration::from_millis(300);
+    for route in [
+        route("https").ca_file(ca).connect_timeout(short),
+        route("https").ca_file(ca).timeout(short),
+    ] {
+        let failure = unreachable(send(&over(route), &sale()));
+        assert_eq!(failure.code, "tls", "{failure:?}");
+        assert!(
+            failure.text.contains("answers, but not with TLS"),
+            "{failure:?}"
+        );
+        assert!(
+            failure.remedy().unwrap().contains("scheme and port"),
+            "{failure:?}"
+        );
+    }
+    let failure = unreachable(send(&over(route("http").timeout(short)), &sale()));
+    assert_eq!(failure.code, "timeout", "{failure:?}");
+    assert!(failure.text.contains("did not answer"), "{failure:?}");
+}
+
 #[test]
 fn an_interrupt_ends_the_call_in_flight_and_the_dispatcher_goes_on() {
     let server = Server::start(|seen| match seen.number {
