@@ -1,5 +1,7 @@
 //! Duplicates with other content that were kept aside: plain data.
 
+use std::collections::BTreeMap;
+
 use crate::entry::Status;
 
 /// A later message whose dedupe key was taken by other content. An `INSERT … ON CONFLICT DO NOTHING`
@@ -41,6 +43,9 @@ pub struct Conflict {
     pub expires_at: Option<i64>,
     /// The body, byte for byte.
     pub payload: Vec<u8>,
+    /// The columns whose text is not UTF-8, byte for byte, by their names: their fields show
+    /// replacement characters. Nearly always empty.
+    pub broken: BTreeMap<&'static str, Vec<u8>>,
 }
 
 /// What becomes of a [`Conflict`]; see

@@ -7,7 +7,7 @@ use crate::entry::Status;
 use crate::error::{Error, Result};
 use crate::message;
 use crate::store::operate::{self, Deed};
-use crate::store::read::{bytes, number, text};
+use crate::store::read::{broken, bytes, number, text};
 
 /// Conflicts of one answer, at most, and the bytes of their payloads, about.
 const MOST: usize = 1_000;
@@ -48,6 +48,11 @@ SELECT channel, :key, event_type, recipient, ordering_key, principal, content_ty
        available_at, CASE WHEN expires_at <= :now THEN NULL ELSE expires_at END, :now, payload
   FROM outbox_conflict WHERE id = :id";
 
+/// Who has a key in the channel of a conflict.
+const TAKEN: &str = "
+SELECT id FROM outbox
+ WHERE channel = (SELECT channel FROM outbox_conflict WHERE id = ?1) AND dedupe_key = ?2";
+
 /// What was never claimed was never seen, so it may change.
 const REPLACE: &str = "
 UPDATE outbox
@@ -66,6 +71,18 @@ const AUDIT_DROP: &str = "
 INSERT INTO outbox_audit (at, who, action, message, channel, reason, former_payload)
 SELECT :at, :who, 'conflict_drop', :message, channel, :reason, payload
   FROM outbox_conflict WHERE id = :id";
+
+/// The columns of text.
+const TEXTS: [&str; 8] = [
+    "channel",
+    "dedupe_key",
+    "event_type",
+    "recipient",
+    "ordering_key",
+    "principal",
+    "content_type",
+    "headers",
+];
 
 fn conflict(row: &Row<'_>) -> rusqlite::Result<Conflict> {
     let word = |column| Ok::<_, rusqlite::Error>(text(row, column)?.unwrap_or_default());
@@ -86,6 +103,7 @@ fn conflict(row: &Row<'_>) -> rusqlite::Result<Conflict> {
         available_at: number(row, "available_at")?,
         expires_at: number(row, "expires_at")?,
         payload: bytes(row.get_ref("payload")?).to_vec(),
+        broken: broken(row, &TEXTS)?,
     })
 }
 
@@ -159,8 +177,8 @@ pub(crate) fn resolve(
 fn enqueue(conn: &Connection, conflict: &Conflict, key: &str, deed: Deed<'_>) -> Result<i64> {
     message::name("dedupe key", key)?;
     let taken = conn
-        .prepare_cached("SELECT id FROM outbox WHERE channel = ?1 AND dedupe_key = ?2")?
-        .query_row([&conflict.channel, key], |row| row.get(0));
+        .prepare_cached(TAKEN)?
+        .query_row((conflict.id, key), |row| row.get(0));
     if let Some(id) = taken.optional()? {
         return Err(Error::Duplicate { id });
     }

@@ -77,10 +77,13 @@ const TEXTS: [&str; 12] = [
     "answer",
 ];
 
-/// Those that are no UTF-8, as they are.
-fn broken(row: &Row<'_>) -> rusqlite::Result<BTreeMap<&'static str, Vec<u8>>> {
+/// Those of them that are no UTF-8, as they are.
+pub(crate) fn broken(
+    row: &Row<'_>,
+    columns: &[&'static str],
+) -> rusqlite::Result<BTreeMap<&'static str, Vec<u8>>> {
     let mut broken = BTreeMap::new();
-    for column in TEXTS {
+    for &column in columns {
         let stored = bytes(row.get_ref(column)?);
         if std::str::from_utf8(stored).is_err() {
             broken.insert(column, stored.to_vec());
@@ -118,7 +121,7 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
         answer: text(row, "answer")?,
         payload: bytes(payload).to_vec(),
         payload_is_text: matches!(payload, ValueRef::Text(_)),
-        broken: broken(row)?,
+        broken: broken(row, &TEXTS)?,
     })
 }
 

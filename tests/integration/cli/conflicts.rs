@@ -265,3 +265,26 @@ fn what_the_tool_enqueues_under_a_taken_key_is_kept_aside_as_plain_sql_does() {
     desk.done(["conflicts", "till.db", "1", "--enqueue-as", "S-1-b"]);
     assert_eq!(send(&desk), ["two"]);
 }
+
+/// As an export has it.
+#[test]
+fn nothing_of_a_conflict_is_lost_for_programs() {
+    let desk = till();
+    desk.sql()
+        .execute_batch(
+            "INSERT INTO outbox (channel, dedupe_key, payload, recipient, event_type)
+             VALUES ('sales', 'S-1', x'ff00', CAST(x'61ff' AS TEXT), 'sale')
+             ON CONFLICT (channel, dedupe_key) DO NOTHING",
+        )
+        .unwrap();
+    let listed = desk.run(["conflicts", "till.db", "--json"]).lines();
+    let [whole, broken] = &listed[..] else {
+        panic!("{listed:?}");
+    };
+    assert!(whole.get("recipient_base64").is_none(), "{whole}");
+    assert_eq!(broken["payload_base64"], "/wA=");
+    assert_eq!(broken["recipient_base64"], "Yf8=");
+    assert_eq!(broken["event_type"], "sale");
+    let shown = desk.json(["conflicts", "till.db", "2", "--json"]);
+    assert_eq!(&shown, broken);
+}

@@ -1,11 +1,13 @@
 //! `outbox conflicts`: duplicates with other content, and what becomes of them.
 
+use std::collections::BTreeMap;
+
 use anyhow::Context;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 use sqlite_outbox::{Conflict, Entry, Error, Outbox, Resolution, Status};
 
-use super::entry::{self, Body, difference};
+use super::entry::{self, Body, as_base64, difference};
 use super::operate::operator;
 use super::shell::quoted_path;
 use crate::args::{Database, Exit, Format, Usage};
@@ -19,7 +21,8 @@ const PAGE: usize = 100;
 /// By plain SQL (INSERT … ON CONFLICT DO NOTHING) a second message with a key that is taken is not
 /// enqueued. If its content is another, it is kept aside here, and not sent, until a person sends
 /// it under another key, lets it replace the message that holds the key, or drops it. With a
-/// number and nothing else, both contents are shown.
+/// number and nothing else, both contents are shown. With --json nothing is lost: what is not UTF-8
+/// stands as payload_base64, channel_base64 and so on, as in an export.
 #[derive(Debug, Args)]
 #[command(
     group(ArgGroup::new("decision").args(["enqueue_as", "replace", "drop"])),
@@ -61,7 +64,7 @@ pub(crate) struct Arguments {
     format: Format,
 }
 
-/// A conflict as JSON.
+/// A conflict as JSON; the texts that are no UTF-8 stand a second time as `<column>_base64`.
 #[derive(Serialize)]
 pub(super) struct Row<'a> {
     id: i64,
@@ -80,6 +83,8 @@ pub(super) struct Row<'a> {
     expires_at: Option<i64>,
     #[serde(flatten)]
     body: Body<'a>,
+    #[serde(flatten)]
+    broken: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     differs_in: Option<String>,
     /// The message that holds the key, unless the conflict is shown with it.
@@ -105,6 +110,7 @@ impl<'a> Row<'a> {
             available_at: conflict.available_at,
             expires_at: conflict.expires_at,
             body: Body::of(&conflict.payload),
+            broken: as_base64(&conflict.broken),
             differs_in: None,
             holder_message: None,
         }

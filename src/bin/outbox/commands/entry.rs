@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use base64::Engine;
+use base64::display::Base64Display;
 use base64::prelude::BASE64_STANDARD;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use sqlite_outbox::{Attempt, AuditEntry, Conflict, Entry, is_printable};
 
 use super::conflicts;
@@ -16,7 +17,17 @@ pub(super) struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    payload_base64: Option<String>,
+    payload_base64: Option<Base64<'a>>,
+}
+
+/// Bytes as base64, made while they are written: a payload may be large.
+#[derive(Clone, Copy)]
+struct Base64<'a>(&'a [u8]);
+
+impl Serialize for Base64<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&Base64Display::new(self.0, &BASE64_STANDARD))
+    }
 }
 
 impl<'a> Body<'a> {
@@ -26,7 +37,7 @@ impl<'a> Body<'a> {
             .filter(|it| reads_well(it));
         Self {
             payload: text,
-            payload_base64: text.is_none().then(|| BASE64_STANDARD.encode(payload)),
+            payload_base64: text.is_none().then_some(Base64(payload)),
         }
     }
 }
@@ -85,6 +96,14 @@ pub(super) struct Row<'a> {
     conflicts: Option<Vec<conflicts::Row<'a>>>,
 }
 
+/// Texts that are no UTF-8, as `<column>_base64`.
+pub(super) fn as_base64(broken: &BTreeMap<&str, Vec<u8>>) -> BTreeMap<String, String> {
+    let texts = broken.iter();
+    texts
+        .map(|(column, bytes)| (format!("{column}_base64"), BASE64_STANDARD.encode(bytes)))
+        .collect()
+}
+
 /// Something that was done to a message or a channel.
 #[derive(Serialize)]
 pub(super) struct Deed<'a> {
@@ -97,7 +116,7 @@ pub(super) struct Deed<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     former_payload: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    former_payload_base64: Option<String>,
+    former_payload_base64: Option<Base64<'a>>,
 }
 
 impl<'a> Deed<'a> {
@@ -166,11 +185,7 @@ impl<'a> Row<'a> {
             answer: entry.answer.as_deref(),
             created_at: entry.created_at,
             settled_at: entry.settled_at,
-            broken: entry
-                .broken
-                .iter()
-                .map(|(column, bytes)| (format!("{column}_base64"), BASE64_STANDARD.encode(bytes)))
-                .collect(),
+            broken: as_base64(&entry.broken),
             failed_attempts: None,
             audit: None,
             conflicts: None,

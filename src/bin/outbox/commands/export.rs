@@ -6,7 +6,7 @@ use super::enqueue::exported::MAX_LINE;
 use super::entry::Row;
 use super::list::{Chosen, each_page};
 use crate::args::{Database, Exit};
-use crate::output::{Out, bytes, json_line, note};
+use crate::output::{Out, bytes, note};
 
 /// Print messages as JSON lines, for another outbox to take
 ///
@@ -37,17 +37,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let mut exit = Exit::Done;
     each_page(&outbox, arguments.chosen.filter(), usize::MAX, |page| {
         for entry in page {
-            let line = json_line(&Row::new(entry))?;
-            if line.len() > MAX_LINE {
+            let size = out.json_sized(&Row::new(entry))?;
+            if size > MAX_LINE {
                 exit = Exit::Error;
                 note(&format!(
                     "message {} makes a line of {}, and `enqueue --exported` takes {} at most",
                     entry.id,
-                    bytes(line.len() as u64),
+                    bytes(size as u64),
                     bytes(MAX_LINE as u64)
                 ));
             }
-            out.line(line)?;
         }
         Ok(())
     })?;

@@ -24,9 +24,17 @@ struct Aside {
 
 #[derive(Debug, Default)]
 struct State {
-    lines: VecDeque<String>,
+    lines: VecDeque<Said>,
     lost: u64,
     writing: bool,
+}
+
+/// What waits to be written.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    Line(String),
+    /// How the last line of a terminal looks now. Of several that wait, the last is enough.
+    Frame(String),
 }
 
 impl State {
@@ -35,13 +43,23 @@ impl State {
     }
 
     /// What is written next: one line, or behind the last how many are missing.
-    fn next(&mut self, missing: fn(u64) -> String) -> Option<String> {
+    fn next(&mut self, missing: fn(u64) -> String) -> Option<Said> {
         self.lines
             .pop_front()
             .or_else(|| match std::mem::take(&mut self.lost) {
                 0 => None,
-                lost => Some(missing(lost)),
+                lost => Some(Said::Line(missing(lost))),
             })
+    }
+
+    fn add(&mut self, said: Said) {
+        if let (Said::Frame(_), Some(Said::Frame(_))) = (&said, self.lines.back()) {
+            self.lines.pop_back();
+        }
+        match self.lines.len() < WAITING {
+            true => self.lines.push_back(said),
+            false => self.lost += u64::from(matches!(said, Said::Line(_))),
+        }
     }
 }
 
@@ -54,10 +72,10 @@ impl Aside {
     fn write(&self, missing: fn(u64) -> String) {
         let mut state = self.lock();
         loop {
-            while let Some(line) = state.next(missing) {
+            while let Some(said) = state.next(missing) {
                 state.writing = true;
                 drop(state);
-                straight(&line);
+                straight(&said);
                 state = self.lock();
                 state.writing = false;
             }
@@ -80,15 +98,19 @@ pub(crate) fn set_aside(missing: fn(u64) -> String) {
 
 /// One line.
 pub(super) fn line(line: &str) {
+    say(Said::Line(line.into()));
+}
+
+/// What the last line of the terminal becomes, with the signs that wipe out what it was.
+pub(crate) fn frame(frame: String) {
+    say(Said::Frame(frame));
+}
+
+fn say(said: Said) {
     let Some(aside) = ASIDE.get() else {
-        return straight(line);
+        return straight(&said);
     };
-    let mut state = aside.lock();
-    match state.lines.len() < WAITING {
-        true => state.lines.push_back(line.into()),
-        false => state.lost += 1,
-    }
-    drop(state);
+    aside.lock().add(said);
     aside.changed.notify_all();
 }
 
@@ -101,24 +123,54 @@ pub(crate) fn settle() {
 }
 
 /// Not by eprintln!, which panics when stderr is closed.
-fn straight(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+fn straight(said: &Said) {
+    let mut stderr = io::stderr();
+    let _ = match said {
+        Said::Line(line) => writeln!(stderr, "{line}"),
+        Said::Frame(frame) => write!(stderr, "{frame}").and_then(|()| stderr.flush()),
+    };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn line(text: &str) -> Said {
+        Said::Line(text.into())
+    }
+
+    fn frame(text: &str) -> Said {
+        Said::Frame(text.into())
+    }
+
+    fn all(state: &mut State) -> Vec<Said> {
+        let missing = |lost: u64| format!("{lost} lost");
+        std::iter::from_fn(|| state.next(missing)).collect()
+    }
+
     #[test]
     fn what_was_lost_is_told_behind_what_was_not() {
-        let mut state = State {
-            lines: ["one".into(), "two".into()].into(),
-            lost: 3,
-            writing: false,
-        };
-        let missing = |lost: u64| format!("{lost} lost");
-        let said: Vec<_> = std::iter::from_fn(|| state.next(missing)).collect();
-        assert_eq!(said, ["one", "two", "3 lost"]);
+        let mut state = State::default();
+        let lines: Vec<_> = (0..WAITING + 3).map(|it| it.to_string()).collect();
+        lines.iter().for_each(|it| state.add(line(it)));
+        state.add(frame("bar"));
+        let said = all(&mut state);
+        assert_eq!(said.len(), WAITING + 1);
+        assert_eq!(said.last(), Some(&line("3 lost")));
         assert!(state.is_idle());
+    }
+
+    /// A terminal that is held up by Ctrl-S: the bar goes on.
+    #[test]
+    fn of_frames_that_wait_the_last_is_kept_in_its_place_among_the_lines() {
+        let mut state = State::default();
+        (0..1_000_000).for_each(|_| state.add(frame("one")));
+        state.add(line("a note"));
+        state.add(frame("two"));
+        state.add(frame("three"));
+        assert_eq!(
+            all(&mut state),
+            [frame("one"), line("a note"), frame("three")]
+        );
     }
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use sqlite_outbox::{Failure, is_printable};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-pub(crate) use aside::{set_aside, settle};
+pub(crate) use aside::{frame, set_aside, settle};
 pub(crate) use said::{as_json, error_width, failed, lines_lost, note, say, say_json};
 pub(crate) use sqlite_outbox::{printable, printable_name};
 pub(crate) use table::{Column, Table, cut, cut_left};
@@ -126,9 +126,20 @@ impl Out {
     /// One JSON value on one line. It is not made in memory first: a payload may be large, and six
     /// times as large as JSON.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
-        let wrote = serde_json::to_writer(Escaping(&mut self.stream), value);
+        self.json_sized(value).map(drop)
+    }
+
+    /// The same; answers the bytes of the line.
+    pub(crate) fn json_sized(&mut self, value: &impl Serialize) -> anyhow::Result<usize> {
+        let mut clean = Escaping {
+            to: &mut self.stream,
+            written: 0,
+        };
+        let wrote = serde_json::to_writer(&mut clean, value);
+        let size = clean.written;
         written(wrote.map_err(io::Error::from))?;
-        self.line("")
+        self.line("")?;
+        Ok(size)
     }
 
     /// The text in a colour, if colours are wanted.
@@ -236,19 +247,32 @@ pub(crate) fn json_line(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(escape_json(&text).into_owned())
 }
 
-/// Takes JSON in pieces of whole characters.
-struct Escaping<'a>(&'a mut dyn Write);
+/// Takes JSON that begins with a whole character each time, and passes it on in pieces: what is not
+/// printable in it makes a longer copy.
+struct Escaping<'a> {
+    to: &'a mut dyn Write,
+    written: usize,
+}
 
 impl Write for Escaping<'_> {
-    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
-        let text = std::str::from_utf8(piece);
+    fn write(&mut self, all: &[u8]) -> io::Result<usize> {
+        const PIECE: usize = 64 * 1024;
+        let piece = all.get(..PIECE).unwrap_or(all);
+        let text = match std::str::from_utf8(piece) {
+            Err(cut) if cut.error_len().is_none() && piece.len() < all.len() => {
+                std::str::from_utf8(piece.get(..cut.valid_up_to()).unwrap_or_default())
+            }
+            whole => whole,
+        };
         let text = text.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
-        self.0.write_all(escape_json(text).as_bytes())?;
-        Ok(piece.len())
+        let clean = escape_json(text);
+        self.to.write_all(clean.as_bytes())?;
+        self.written = self.written.saturating_add(clean.len());
+        Ok(text.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.to.flush()
     }
 }
 
@@ -322,6 +346,22 @@ mod tests {
             assert_eq!(thousands(number), text);
         }
         assert_eq!(count(3_214, "message", "messages"), "3,214 messages");
+    }
+
+    #[test]
+    fn a_long_json_is_passed_on_in_pieces_of_whole_characters() {
+        // A sign of two bytes lies across the bound, and then what is not printable.
+        let text = format!("a{}\u{9b}", "ä".repeat(100_000));
+        let mut to = Vec::new();
+        let mut out = Escaping {
+            to: &mut to,
+            written: 0,
+        };
+        serde_json::to_writer(&mut out, &text).unwrap();
+        assert_eq!(out.written, 2 + 1 + 200_000 + 6);
+        assert_eq!(out.written, to.len());
+        assert_eq!(serde_json::from_slice::<String>(&to).unwrap(), text);
+        assert!(to.ends_with(b"\\u009b\""));
     }
 
     #[test]
