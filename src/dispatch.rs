@@ -8,7 +8,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use remedy::{Certificate, NO_TLS, remedy};
+#[cfg(feature = "http")]
+pub(crate) use remedy::NO_TLS;
+pub(crate) use remedy::{Certificate, remedy};
 pub(crate) use run::Queue;
 pub use run::Run;
 
