@@ -21,10 +21,11 @@ impl Bar {
         }
         let target = ProgressDrawTarget::term_like_with_hz(Box::<Beside>::default(), RATE);
         let bar = ProgressBar::with_draw_target(None, target);
-        bar.set_length(unsent().unwrap_or(0));
         if let Ok(style) = ProgressStyle::with_template(&template(error_width().unwrap_or(80))) {
             bar.set_style(style.with_key("pace", pace));
         }
+        // Shows it, in its style.
+        bar.set_length(unsent().unwrap_or(0));
         Self(bar)
     }
 
