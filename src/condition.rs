@@ -119,10 +119,12 @@ impl Finding {
 
     /// The gravest first; what is only for the record last, so that nobody takes it for a cause.
     pub fn rank(&self) -> impl Ord + use<> {
-        (
-            std::cmp::Reverse(self.severity),
-            self.code == "journal_mode",
-        )
+        (std::cmp::Reverse(self.severity), self.is_for_the_record())
+    }
+
+    /// Whether it tells how the file is kept, and there is nothing to do about it.
+    pub fn is_for_the_record(&self) -> bool {
+        self.code == "journal_mode" && !self.needs_person()
     }
 
     /// With the tool's command that helps.

@@ -9,8 +9,9 @@ use super::{HttpDispatcher, request};
 
 /// What would be sent for a message, with stand-ins for what is secret or made at sending.
 ///
-/// A stand-in is a shell expression: `$ERP_TOKEN` for an environment variable, `$(cat '…')` for a
-/// file, `$SECRET` and `$CREDENTIAL` for what has no name, `$TIMESTAMP` and `$SIGNATURE`.
+/// A stand-in is a shell expression: `$ERP_TOKEN` for an environment variable, `$(tr … <'…')` for a
+/// file, without the white space around its content, `$SECRET` and `$CREDENTIAL` for what has no
+/// name, `$TIMESTAMP` and `$SIGNATURE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Preview {

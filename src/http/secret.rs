@@ -87,7 +87,9 @@ impl Secret {
             Place::File(path) => {
                 // A relative one counts from where this program runs, not the command.
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                format!("$(cat {})", shell_quoted(&path.to_string_lossy()))
+                let path = shell_quoted(&path.to_string_lossy());
+                // White space around it is no part of the secret, and there is no newline in one.
+                format!("$(tr -d '\\r\\n' <{path} | sed 's/^[[:space:]]*//; s/[[:space:]]*$//')")
             }
             Place::Value(_) | Place::Command(_) => "$SECRET".into(),
         }

@@ -433,7 +433,7 @@ fn parse_headers(json: Option<&str>) -> Result<Vec<(String, String)>, String> {
         return Ok(Vec::new());
     };
     let headers: BTreeMap<String, String> = serde_json::from_str(json)
-        .map_err(|error| format!("headers are no JSON object of texts: {error}"))?;
+        .map_err(|_| r#"headers are no JSON object of texts, as {"X-Store": "17"} is"#)?;
     crate::message::headers(&headers).map_err(|error| error.to_string())?;
     Ok(headers.into_iter().collect())
 }

@@ -5,6 +5,7 @@ mod beforehand;
 mod bundle;
 mod check;
 mod conflicts;
+mod copied;
 mod curl;
 mod drain;
 mod failures;

@@ -126,42 +126,60 @@ pub(crate) struct Format {
     pub(crate) json: bool,
 }
 
-const UNITS: [(&str, u64); 6] = [
-    ("ms", 1),
-    ("s", 1_000),
-    ("m", 60_000),
-    ("h", 3_600_000),
-    ("d", 86_400_000),
-    ("w", 604_800_000),
+/// The letters and the words of each, and its milliseconds.
+const UNITS: [(&[&str], u64); 6] = [
+    (&["ms"], 1),
+    (&["s", "sec", "secs", "second", "seconds"], 1_000),
+    (&["m", "min", "mins", "minute", "minutes"], 60_000),
+    (&["h", "hr", "hrs", "hour", "hours"], 3_600_000),
+    (&["d", "day", "days"], 86_400_000),
+    (&["w", "week", "weeks"], 604_800_000),
 ];
 
-/// `30s`, `10m`, `24h`, `7d`.
+/// `30s`, `10m`, `24h`, `7d`; also `1h30m`, `10 min`, `2 days`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let text = text.trim();
-    let digits = text.find(|it: char| !it.is_ascii_digit());
-    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
-    if number.is_empty() {
-        return Err("a duration is a number and a unit, like 30s, 10m, 24h or 7d".into());
+    let mut rest = text.trim();
+    if rest.is_empty() {
+        return Err(SPANS.into());
     }
-    if unit.is_empty() {
-        return Err(format!(
-            "the unit is missing: {number}s, {number}m, {number}h or {number}d?"
-        ));
-    }
-    let Some((_, factor)) = UNITS.iter().find(|(name, _)| *name == unit.trim_start()) else {
-        return Err(format!(
-            "{unit:?} is no unit; there are ms, s, m, h, d and w"
-        ));
-    };
-    let span = number
-        .parse()
-        .ok()
-        .and_then(|it: u64| it.checked_mul(*factor));
-    match span {
+    let mut millis: u64 = 0;
+    while !rest.is_empty() {
+        let (number, after) = split(rest, |it| it.is_ascii_digit());
+        let (unit, after) = split(after.trim_start(), char::is_alphabetic);
+        if number.is_empty() {
+            return Err(SPANS.into());
+        }
+        if unit.is_empty() && after.is_empty() {
+            return Err(format!(
+                "the unit is missing: {number}s, {number}m, {number}h or {number}d?"
+            ));
+        }
+        let factor = factor(unit).ok_or_else(|| {
+            let unit = if unit.is_empty() { after } else { unit };
+            format!("{unit:?} is no unit; there are ms, s, m, h, d and w")
+        })?;
+        let part = number
+            .parse()
+            .ok()
+            .and_then(|it: u64| it.checked_mul(factor));
+        let sum = part.and_then(|it| millis.checked_add(it));
         // Beyond ten thousand years nobody means what they write.
-        Some(span) if span < 315_360_000_000_000 => Ok(Duration::from_millis(span)),
-        _ => Err("the duration is too long".into()),
+        let sum = sum.filter(|it| *it < 315_360_000_000_000);
+        millis = sum.ok_or("the duration is too long")?;
+        rest = after.trim_start();
     }
+    Ok(Duration::from_millis(millis))
+}
+
+const SPANS: &str = "a duration is a number and a unit, like 30s, 10m, 24h, 7d or 1h30m";
+
+fn split(text: &str, of: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(|it| !of(it)).unwrap_or(text.len()))
+}
+
+fn factor(unit: &str) -> Option<u64> {
+    let found = UNITS.iter().find(|(names, _)| names.contains(&unit));
+    found.map(|(_, factor)| *factor)
 }
 
 /// A moment, in milliseconds since 1970 UTC: a span ago, or as the tool prints one.
@@ -207,13 +225,24 @@ mod tests {
         assert_eq!(duration("24h"), Ok(Duration::from_secs(86_400)));
         assert_eq!(duration("7d"), Ok(Duration::from_secs(7 * 86_400)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5_400)));
+        assert_eq!(duration("1 h 30 min"), Ok(Duration::from_secs(5_400)));
+        assert_eq!(duration("10min"), Ok(Duration::from_secs(600)));
+        assert_eq!(duration("2 days"), Ok(Duration::from_secs(172_800)));
+        assert_eq!(duration("1 week 1d"), Ok(Duration::from_secs(8 * 86_400)));
         assert!(duration("30").unwrap_err().contains("30s"));
+        assert!(duration("1h30").unwrap_err().contains("30m"));
+        assert!(duration("1.5h").unwrap_err().contains("no unit"));
         for wrong in [
             "",
             "s",
             "-1s",
             "1.5h",
             "1y",
+            "5mss",
+            "ss",
+            "2 ms s",
+            "3000w 99999999999999w",
             "99999999999999999999s",
             "400000000d",
         ] {

@@ -4,6 +4,7 @@
 
 mod args;
 mod commands;
+mod help;
 mod logger;
 mod nearest;
 mod output;
@@ -17,7 +18,7 @@ mod threads;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 
 use args::{Cli, Exit, Usage};
 use output::{Closed, as_json, failed, printable, say, settle, written};
@@ -36,14 +37,17 @@ fn main() -> ExitCode {
 }
 
 fn exit() -> ExitCode {
-    let ended = match Cli::try_parse() {
+    let mut whole = help::command();
+    let asked = whole.try_get_matches_from_mut(std::env::args_os());
+    let asked = asked.and_then(|it| Cli::from_arg_matches(&it).map_err(|it| it.format(&mut whole)));
+    let ended = match asked {
         Ok(cli) => commands::run(cli.command),
         // What was asked for by --help goes to stdout and is no error.
         Err(asked) if !asked.use_stderr() => {
             written(asked.print().and_then(|()| stdout().flush())).map(|()| Exit::Done)
         }
         Err(wrong) => {
-            misunderstood(&wrong.render().to_string());
+            misunderstood(&help::advised(wrong).render().to_string());
             return Exit::Usage.into();
         }
     };

@@ -292,10 +292,7 @@ fn a_support_file_is_made_without_settings_that_cannot_be_read_and_says_so() {
     let desk = Desk::new();
     desk.write("broken.toml", "[channel.sales\n");
     desk.write("wrong.toml", "[channel.sales]\nurl = \"x\"\n");
-    for (number, config) in ["none.toml", ".", "broken.toml", "wrong.toml"]
-        .iter()
-        .enumerate()
-    {
+    for (number, config) in [".", "broken.toml", "wrong.toml"].iter().enumerate() {
         let to = format!("b{number}.json");
         let drain = desk.run(["drain", "till.db", "--config", config]);
         let ran = desk.run(["bundle", "till.db", &to, "--config", config]);
@@ -308,4 +305,8 @@ fn a_support_file_is_made_without_settings_that_cannot_be_read_and_says_so() {
         assert_eq!((ran.code, &ran.err), (1, &drain.err), "{config}");
         assert!(ran.out.contains("settings_error"), "{config}");
     }
+    // A name that is mistyped is no state of the shop: the same command goes through once it is right.
+    let ran = desk.run(["bundle", "till.db", "b.json", "--config", "none.toml"]);
+    ran.failed(1, "the settings none.toml cannot be read");
+    assert!(!desk.path("b.json").exists());
 }

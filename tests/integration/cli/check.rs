@@ -277,10 +277,9 @@ fn dead_letters_and_channels_that_need_a_person_are_told() {
     let text = desk.run(["check", "till.db"]);
     assert_eq!(text.code, 4);
     // Ready to be pasted, on a line of its own.
-    let db = std::path::absolute(desk.path("till.db")).unwrap();
     for command in [
-        format!("outbox list {} --status dead --channel sales", db.display()),
-        format!("outbox resume {} other", db.display()),
+        "outbox list till.db --status dead --channel sales",
+        "outbox resume till.db other",
     ] {
         let mut lines = text.out.lines().map(str::trim);
         assert!(lines.any(|it| it == command), "{command} {text:?}");

@@ -289,7 +289,7 @@ fn errors_are_an_object_for_programs() {
     let missing = error(&["show", "till.db", "S-9\u{1b}[2J", "--json"]);
     assert_eq!(
         missing["error"],
-        "there is no message S-9\u{1b}[2J; `outbox list DB` shows those that are there"
+        "there is no message S-9\u{1b}[2J; `outbox list till.db` shows those that are there"
     );
     let usage = error(&["show", "till.db", "--json", "--nonsense"]);
     assert_eq!(usage["exit"], 2);

@@ -29,7 +29,7 @@ fn put(desk: &Desk, column: &str, value: &str) {
 }
 
 /// The words of a command that `why` printed, as a shell reads them.
-fn words(command: &str) -> Vec<String> {
+pub(super) fn words(command: &str) -> Vec<String> {
     let command = command.split("   #").next().unwrap();
     let mut words = vec![String::new()];
     let mut quoted = false;
@@ -48,16 +48,16 @@ fn words(command: &str) -> Vec<String> {
 /// remedy for most columns was an edit that could not reach them.
 #[test]
 fn text_that_is_none_makes_a_dead_letter_and_what_why_says_then_mends_it() {
-    for (column, placeholder, good) in [
-        ("channel", "CHANNEL", "sales"),
-        ("ordering_key", "KEY", "table-7"),
-        ("dedupe_key", "KEY", "S-2"),
-        ("message_id", "", ""),
-        ("event_type", "TYPE", "sale.completed"),
-        ("recipient", "RECIPIENT", "+49"),
-        ("principal", "PRINCIPAL", "anna"),
-        ("content_type", "TYPE", "text/csv"),
-        ("headers", "NAME: VALUE", "X-Store: 17"),
+    for (column, good) in [
+        ("channel", "sales"),
+        ("ordering_key", "table-7"),
+        ("dedupe_key", "S-2"),
+        ("message_id", ""),
+        ("event_type", "sale.completed"),
+        ("recipient", "+49"),
+        ("principal", "anna"),
+        ("content_type", "text/csv"),
+        ("headers", "X-Store: 17"),
     ] {
         let desk = Desk::new();
         put(&desk, column, "CAST(x'61ff62' AS TEXT)");
@@ -96,13 +96,13 @@ fn text_that_is_none_makes_a_dead_letter_and_what_why_says_then_mends_it() {
             let text = desk.done(args);
             assert!(text.contains(&reason) && text.contains(command), "{text}");
         }
-        let filled = words(command)
-            .into_iter()
-            .map(|it| match it == placeholder {
-                true => good.to_string(),
-                false => it,
-            });
-        let filled: Vec<_> = filled.collect();
+        let mut filled = words(command);
+        if !good.is_empty() {
+            // As it is printed, it waits for a person and changes nothing.
+            let copied = desk.run(&filled);
+            assert_eq!(copied.code, 2, "{command}: {copied:?}");
+            filled.push(good.to_string());
+        }
         let dry = desk.done(filled.iter().map(String::as_str).chain(["--dry-run"]));
         assert!(dry.contains("would be changed"), "{dry}");
         assert_eq!(

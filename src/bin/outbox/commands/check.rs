@@ -9,9 +9,9 @@ use sqlite_outbox::{
 };
 
 use super::crowd;
-use super::shell::{last, quoted, quoted_path};
+use super::shell::{self, last, quoted};
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, Tone, age, bytes, count, now, printable, printable_name, unless_closed};
+use crate::output::{Out, Tone, age, bytes, count, now, printable_name, unless_closed};
 use crate::settings::{self, Faults, Loaded};
 use crate::threads;
 
@@ -37,6 +37,9 @@ pub(crate) struct Arguments {
     /// Call on each receiver too, once: HEAD /, without credentials or messages
     #[arg(long, requires = "config")]
     connect: bool,
+    /// Say also what is only for the record: the journal mode, and what a power loss may take
+    #[arg(short, long)]
+    verbose: bool,
     #[command(flatten)]
     format: Format,
 }
@@ -105,12 +108,15 @@ impl<'a> File<'a> {
 /// The command that helps, ready to be pasted.
 fn command(finding: &Finding, db: &Path) -> Option<String> {
     let (name, rest) = finding.command.split_first()?;
-    let mut words = vec![format!("outbox {name} {}", quoted_path(db))];
-    match rest {
-        [one] => words.push(last(one)),
-        several => words.extend(several.iter().map(|it| quoted(it))),
-    }
-    Some(words.join(" "))
+    let rest = match rest {
+        [one] => last(one),
+        several => several
+            .iter()
+            .map(|it| quoted(it))
+            .collect::<Vec<_>>()
+            .join(" "),
+    };
+    Some(shell::command(name, db, &rest))
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
@@ -138,11 +144,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             needs_person,
             findings: findings
                 .iter()
-                .map(|it| Found::new(it, outbox.path()))
+                .map(|it| Found::new(it, &arguments.database.db))
                 .collect(),
             file: File::new(&info),
         }),
-        false => print(&findings, &info, outbox.path(), &mut out),
+        false => {
+            // What nobody has to do anything about is read once, and stands before nothing else.
+            findings.retain(|it| arguments.verbose || !it.is_for_the_record());
+            print(&findings, &info, &arguments.database.db, &mut out)
+        }
     };
     unless_closed(printed.and_then(|()| out.flush()))?;
     Ok(match needs_person {
@@ -355,8 +365,7 @@ fn print(findings: &[Finding], info: &FileInfo, db: &Path, out: &mut Out) -> any
         out.paragraph(&word, tone, &finding.text)?;
         out.paragraph("         -> ", Tone::Plain, &finding.remedy)?;
         if let Some(command) = command(finding, db) {
-            // Unbroken, to be copied.
-            out.line(format!("            {}", printable(&command)))?;
+            out.command(12, &command)?;
         }
     }
     for (code, more) in alike {

@@ -1,15 +1,20 @@
 //! `outbox completions` and `outbox man`: what packagers and shells want.
 
 use clap::builder::Resettable;
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::args::{Cli, Exit, Usage};
+use crate::args::{Exit, Usage};
+use crate::help;
 use crate::output::Out;
 
 /// Print the completions of a shell
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  outbox completions bash > /etc/bash_completion.d/outbox")]
+#[command(after_help = "\
+Example: for this shell, which is a bash
+  source <(outbox completions bash)
+and for every one, as root
+  outbox completions bash > /etc/bash_completion.d/outbox")]
 pub(crate) struct Completions {
     /// The shell
     shell: Shell,
@@ -17,10 +22,13 @@ pub(crate) struct Completions {
 
 /// Print the manual page, of the tool or of one command
 ///
-/// `outbox man outbox.toml` prints a complete settings file that explains each key.
+/// It is the source of the page, which `man` makes readable; on a terminal `outbox help` says the
+/// same. `outbox man outbox.toml` prints a complete settings file that explains each key.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example:
+Examples:
+  outbox man drain | man -l -
+  outbox man outbox.toml > outbox.toml
   outbox man > outbox.1 && outbox man drain > outbox-drain.1")]
 pub(crate) struct Man {
     /// The command, or outbox.toml
@@ -29,7 +37,7 @@ pub(crate) struct Man {
 
 pub(crate) fn completions(arguments: &Completions) -> anyhow::Result<Exit> {
     let mut text = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Cli::command(), "outbox", &mut text);
+    clap_complete::generate(arguments.shell, &mut help::command(), "outbox", &mut text);
     print(&text)
 }
 
@@ -37,7 +45,7 @@ pub(crate) fn man(arguments: &Man) -> anyhow::Result<Exit> {
     if arguments.command.as_deref() == Some("outbox.toml") {
         return print(include_bytes!("../../../../docs/outbox.toml"));
     }
-    let mut whole = Cli::command();
+    let mut whole = help::command();
     whole.build();
     let page = match &arguments.command {
         None => whole,
@@ -46,6 +54,15 @@ pub(crate) fn man(arguments: &Man) -> anyhow::Result<Exit> {
             None => return Err(Usage(unknown(name, &whole)).into()),
         },
     };
+    if Out::new().room().is_some() {
+        let name = arguments.command.as_deref().unwrap_or_default();
+        return Err(Usage(format!(
+            "a terminal cannot show the source of a manual page: `{}` shows the page, `{}` says the same",
+            format!("outbox man {name} | man -l -").replace("  ", " "),
+            format!("outbox help {name}").trim_end()
+        ))
+        .into());
+    }
     let below = page.get_after_help().map(ToString::to_string);
     let values = values(&page);
     let man = clap_mangen::Man::new(page.after_help(Resettable::Reset));

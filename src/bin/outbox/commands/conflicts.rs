@@ -1,6 +1,7 @@
 //! `outbox conflicts`: duplicates with other content, and what becomes of them.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::Context;
 use clap::{ArgGroup, Args};
@@ -9,9 +10,9 @@ use sqlite_outbox::{Conflict, Entry, Error, Outbox, Resolution, Status};
 
 use super::entry::{self, Body, as_base64, difference};
 use super::operate::operator;
-use super::shell::quoted_path;
+use super::shell::{command, option};
 use crate::args::{Database, Exit, Format, Usage};
-use crate::output::{Column, Out, Table, Tone, age, count, exact, note, now};
+use crate::output::{Column, Out, Table, Tone, age, count, exact, now};
 
 /// Conflicts read at once; none is read while others are being printed.
 const PAGE: usize = 100;
@@ -143,10 +144,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         None => {
             let outbox = arguments.database.open_to_read()?;
             match (arguments.which.as_slice(), arguments.format.json) {
-                ([], json) => list(&outbox, arguments.channel.as_deref(), json, &mut out)?,
-                (which, json) => which
-                    .iter()
-                    .try_for_each(|id| show(&outbox, *id, json, &mut out))?,
+                ([], json) => list(&outbox, arguments, json, &mut out)?,
+                (which, json) => which.iter().try_for_each(|id| {
+                    show(&outbox, *id, &arguments.database.db, json, &mut out)
+                })?,
             }
         }
     }
@@ -251,7 +252,8 @@ fn each(
     }
 }
 
-fn list(outbox: &Outbox, channel: Option<&str>, json: bool, out: &mut Out) -> anyhow::Result<()> {
+fn list(outbox: &Outbox, arguments: &Arguments, json: bool, out: &mut Out) -> anyhow::Result<()> {
+    let channel = arguments.channel.as_deref();
     if json {
         return each(outbox, channel, |page| {
             page.iter().try_for_each(|it| json_row(outbox, it, out))
@@ -266,23 +268,20 @@ fn list(outbox: &Outbox, channel: Option<&str>, json: bool, out: &mut Out) -> an
         Column::text("DIFFERS IN", 10).spare(2),
     ]);
     let now = now();
-    let mut any = false;
+    let mut first = None;
     each(outbox, channel, |page| {
-        any = true;
+        first = first.or(page.first().map(|it| it.id));
         for conflict in page {
             table.row(cells(outbox, conflict, now)?);
         }
         table.print(out)
     })?;
-    match any {
-        true => {
-            note(
-                "none of them is sent; give a number to see both contents, and --help says how to decide",
-            );
-            Ok(())
-        }
-        false => out.line("no conflict"),
-    }
+    let Some(first) = first else {
+        return out.line("no conflict");
+    };
+    out.line("\nNone of them is sent. Both contents, and what to do:")?;
+    let rest = first.to_string();
+    out.command(2, &command("conflicts", &arguments.database.db, &rest))
 }
 
 /// The message that holds the key now.
@@ -313,7 +312,7 @@ fn cells(outbox: &Outbox, conflict: &Conflict, now: i64) -> anyhow::Result<[(Str
     ])
 }
 
-fn show(outbox: &Outbox, id: i64, json: bool, out: &mut Out) -> anyhow::Result<()> {
+fn show(outbox: &Outbox, id: i64, db: &Path, json: bool, out: &mut Out) -> anyhow::Result<()> {
     let conflict = outbox.conflict(id)?.ok_or(Error::NoConflict(id))?;
     if json {
         return json_row(outbox, &conflict, out);
@@ -357,15 +356,31 @@ fn show(outbox: &Outbox, id: i64, json: bool, out: &mut Out) -> anyhow::Result<(
             && it.last_attempt_at.is_none()
             && it.ordering_key == conflict.ordering_key
     });
-    let db = quoted_path(outbox.path());
-    for (possible, choice) in [
-        (true, "--enqueue-as KEY   # send it too, under another key"),
-        (open, "--replace   # send it in the holder's place"),
-        (true, "--drop   # forget it"),
+    let anew = free_key(outbox, &conflict)?;
+    let anew = anew.map_or("--enqueue-as".into(), |it| option("--enqueue-as", &it));
+    for (possible, choice, what) in [
+        (true, &*anew, "send it too, under another key"),
+        (open, "--replace", "send it in the holder's place"),
+        (true, "--drop", "forget it"),
     ] {
         if possible {
-            out.text(&format!("  outbox conflicts {db} {id} {choice}"))?;
+            let rest = format!("{id} {choice}   # {what}");
+            out.command(2, &command("conflicts", db, &rest))?;
         }
     }
     Ok(())
+}
+
+/// The taken key with a number behind it, under which there is no message yet.
+fn free_key(outbox: &Outbox, conflict: &Conflict) -> sqlite_outbox::Result<Option<String>> {
+    const TRIES: u32 = 100;
+    for number in 2..TRIES {
+        let key = format!("{}-{number}", conflict.dedupe_key);
+        match outbox.find(&format!("key:{key}"), Some(&conflict.channel)) {
+            Err(Error::NotFound(_)) => return Ok(Some(key)),
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
+    }
+    Ok(None)
 }

@@ -25,8 +25,9 @@ const ARGUMENT: usize = 64 * 1024;
 /// fill in stands for each.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example: what does the ERP say to this sale?
-  outbox curl till.db S-104522 --config outbox.toml")]
+Example: what is sent, and what does the ERP say to it?
+  outbox curl till.db S-104522 --config outbox.toml
+  outbox curl till.db S-104522 --config outbox.toml --include | sh")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     database: Database,

@@ -3,7 +3,7 @@
 mod bar;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use sqlite_outbox::{
 use bar::Bar;
 
 use super::crowd;
-use super::shell::quoted_path;
+use super::shell::{command, quoted_path};
 use super::status;
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::logger::{self, Loudness, Role};
@@ -237,7 +237,7 @@ fn as_json<'a>(report: &'a DrainReport, left: &[WhyGroup]) -> Report<'a> {
 fn print(
     report: &DrainReport,
     groups: &[WhyGroup],
-    place: &(String, String),
+    place: &(&Path, String),
     out: &mut Out,
 ) -> anyhow::Result<()> {
     let mut line = format!(
@@ -279,7 +279,7 @@ fn print(
         Column::number("SENT"),
         Column::number("UNSENT"),
         Column::word("STATE"),
-        Column::text("WHY", 16),
+        Column::prose("WHY", 16),
     ]);
     let reasons = Reasons::new(groups);
     let left: Vec<_> = report.channels.iter().filter(|it| it.unsent > 0).collect();
@@ -384,28 +384,31 @@ fn until(why: &sqlite_outbox::Why) -> String {
     age(left.max(0))
 }
 
-/// The file as an argument of `why`, with the settings if they were given.
-fn place(arguments: &Arguments) -> (String, String) {
-    let db = quoted_path(&arguments.database.db);
+/// The file, and the settings as an option of `why`.
+fn place(arguments: &Arguments) -> (&Path, String) {
+    let db = arguments.database.db.as_path();
     let config = arguments.config.as_deref();
-    let with = config.map(|it| format!("{db} --config {}", quoted_path(it)));
-    (with.unwrap_or_else(|| db.clone()), db)
+    let with = config.map(|it| format!("--config {}", quoted_path(it)));
+    (db, with.unwrap_or_default())
 }
 
 fn attention(
     report: &DrainReport,
-    (why, db): &(String, String),
+    (db, with): &(&Path, String),
     out: &mut Out,
 ) -> anyhow::Result<()> {
     let (dead, conflicts) = (report.stats.total.dead, report.stats.conflicts);
     if dead > 0 {
         let text = count(dead, "dead letter waits", "dead letters wait");
-        let text = format!("{text} for a person: see `outbox why {why}`");
+        let text = format!("{text} for a person: see `{}`", command("why", db, with));
         out.paragraph("", Tone::Bad, &text)?;
     }
     if conflicts > 0 {
         let text = count(conflicts, "conflict waits", "conflicts wait");
-        let text = format!("{text} for a person: see `outbox conflicts {db}`");
+        let text = format!(
+            "{text} for a person: see `{}`",
+            command("conflicts", db, "")
+        );
         out.paragraph("", Tone::Bad, &text)?;
     }
     Ok(())

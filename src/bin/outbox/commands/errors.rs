@@ -1,8 +1,13 @@
 //! An error in one line for a person: what failed, why, and what to do.
 
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::Path;
+
 use sqlite_outbox::Error;
 
 use super::operate::who;
+use super::shell::{command, quoted};
 
 /// All of it, nothing twice.
 pub(crate) fn told(error: &anyhow::Error) -> String {
@@ -26,7 +31,11 @@ pub(crate) fn told(error: &anyhow::Error) -> String {
 /// What a person at this tool can do, where the library's sentence cannot say it.
 fn remedy(error: &Error) -> Option<String> {
     match error {
-        Error::NotFound(_) => Some("`outbox list DB` shows those that are there".into()),
+        Error::NotFound(_) => Some(format!(
+            "`{}` shows those that are there",
+            command("list", Path::new(&words().nth(1)?), "")
+        )),
+        Error::Missing(_) => swapped().map(|it| format!("the file comes first: `{it}`")),
         Error::ReadOnly(_) => Some(format!(
             "you are {}: run it as the user whose program writes the file",
             who()
@@ -34,4 +43,25 @@ fn remedy(error: &Error) -> Option<String> {
         Error::Busy(_) => Some("`lsof FILE` names the programs that have it open".into()),
         _ => None,
     }
+}
+
+/// The command line, as far as it begins as commands do, with the command and its file.
+fn words() -> impl Iterator<Item = OsString> {
+    let word = |it: &OsString| !it.as_encoded_bytes().starts_with(b"-");
+    std::env::args_os().skip(1).take_while(word)
+}
+
+/// The same command with its first two words in the other order, where the second is a database.
+fn swapped() -> Option<String> {
+    let words: Vec<_> = words().collect();
+    let [name, which, file, rest @ ..] = &*words else {
+        return None;
+    };
+    let file = Path::new(file);
+    let mut head = [0; 6];
+    std::fs::File::open(file).ok()?.read_exact(&mut head).ok()?;
+    let rest = [which].into_iter().chain(rest);
+    let rest: Vec<_> = rest.map(|it| quoted(&it.to_string_lossy())).collect();
+    let swapped = command(&name.to_string_lossy(), file, &rest.join(" "));
+    (head == *b"SQLite").then_some(swapped)
 }

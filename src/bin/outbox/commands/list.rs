@@ -164,12 +164,12 @@ pub(super) fn as_table(
 ) -> anyhow::Result<bool> {
     let mut table = Table::new([
         Column::number("ID"),
-        Column::text("CHANNEL", 10).spare(2),
+        Column::text("CHANNEL", 8).spare(2),
         Column::word("STATUS"),
-        Column::key("KEY", 24),
+        Column::key("KEY", 12),
         Column::number("AGE").spare(1),
         Column::number("CHARGED").spare(0),
-        Column::text("WHY", 14),
+        Column::text("WHY", 16),
     ]);
     let now = now();
     let contested = contested(outbox)?;
@@ -181,8 +181,9 @@ pub(super) fn as_table(
         }
         table.print(out)
     })?;
-    if !any {
-        out.line("no message")?;
+    match any {
+        true => table.end(out)?,
+        false => out.line("no message")?,
     }
     Ok(cut)
 }

@@ -21,7 +21,7 @@ mod run;
 mod schema;
 #[cfg(test)]
 mod screens;
-mod shell;
+pub(crate) mod shell;
 mod show;
 mod sink;
 mod status;

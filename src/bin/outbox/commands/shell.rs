@@ -1,11 +1,27 @@
 //! Words of the commands that we suggest: what is pasted into a shell means what we meant.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use sqlite_outbox::is_printable;
 
+/// A command of ours about a file, which is named as it was typed here.
+pub(super) fn command(name: &str, db: &Path, rest: &str) -> String {
+    let gap = if rest.is_empty() { "" } else { " " };
+    format!("outbox {name} {}{gap}{rest}", quoted_path(db))
+}
+
+/// The settings that were given, or else those that lie where they mostly do: beside the file, or
+/// where the shell stands.
+pub(super) fn settings<'a>(given: Option<&'a Path>, db: &Path) -> Option<Cow<'a, Path>> {
+    const USUAL: &str = "outbox.toml";
+    let places = [db.with_file_name(USUAL), USUAL.into()];
+    let usual = || places.into_iter().find(|it| it.is_file());
+    given.map(Cow::Borrowed).or_else(|| usual().map(Cow::Owned))
+}
+
 /// One word of a shell, whatever is in it.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     match text.chars().all(is_printable) {
         true => literal(text),
         false => coded(text.as_bytes()),

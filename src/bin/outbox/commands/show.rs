@@ -1,11 +1,13 @@
 //! `outbox show`: one message, with everything that is known of it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use clap::Args;
 use sqlite_outbox::{Attempt, AuditEntry, Conflict, Entry};
 
 use super::entry::Row;
+use super::shell::command;
 use super::sink::shown;
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, ago, brief, count, exact, now};
@@ -44,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let mut out = Out::new();
     match arguments.format.json {
         true => out.json(&Row::new(&entry).with(&known))?,
-        false => print(&entry, &known, &mut out)?,
+        false => print(&entry, &known, &arguments.database.db, &mut out)?,
     }
     out.flush()?;
     Ok(Exit::Done)
@@ -58,11 +60,17 @@ pub(super) struct Known<'a> {
     pub(super) conflicts: &'a [Conflict],
 }
 
-pub(super) fn print(entry: &Entry, known: &Known<'_>, out: &mut Out) -> anyhow::Result<()> {
+pub(super) fn print(
+    entry: &Entry,
+    known: &Known<'_>,
+    db: &Path,
+    out: &mut Out,
+) -> anyhow::Result<()> {
     fields(entry, now(), out)?;
     if !known.conflicts.is_empty() {
         let ids: Vec<_> = known.conflicts.iter().map(|it| it.id.to_string()).collect();
-        let text = format!("{}; see `outbox conflicts`", ids.join(", "));
+        let see = command("conflicts", db, &ids.join(" "));
+        let text = format!("{}; see `{see}`", ids.join(", "));
         out.field("conflicts", 14, &text)?;
     }
     history(known.attempts, entry, out)?;

@@ -7,12 +7,12 @@ use serde::Serialize;
 use sqlite_outbox::{ChannelState, ChannelStats, Counts, Dispatcher, FIRST_HONEST, Stats};
 
 use super::crowd;
-use super::shell::quoted_path;
+use super::shell::{command, quoted_path, settings};
 use crate::args::{Database, Exit, Format};
 use crate::output::{
     Column, Out, Table, Tone, age, ago, brief, count, exact, printable_name, unless_closed,
 };
-use crate::settings::{self, Loaded};
+use crate::settings::{Loaded, load};
 
 /// Show what is waiting, for how long, and why
 #[derive(Debug, Args)]
@@ -87,7 +87,7 @@ impl Numbers {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let loaded = match &arguments.config {
-        Some(path) => Some(settings::load(path, None)?),
+        Some(path) => Some(load(path, None)?),
         None => None,
     };
     let mut stats = arguments.database.open_to_read()?.stats()?;
@@ -166,7 +166,9 @@ pub(super) fn print(
     }
     out.line("")?;
     let shown = crowd::foremost(&stats.channels, out);
-    table(stats, &shown).print(out)?;
+    let mut table = table(stats, &shown);
+    table.print(out)?;
+    table.end(out)?;
     let others = stats.channels.len() - shown.len();
     if others > 0 {
         let unsent = shown.iter().map(|it| it.counts.unsent()).sum();
@@ -191,10 +193,8 @@ pub(super) fn print(
             out.paragraph("    ", Tone::Plain, brief(reason))?;
         }
         if let Some((message, _)) = channel.waits_for(stats.now) {
-            let path = quoted_path(path);
-            out.text(&format!(
-                "    outbox edit {path} id:{message} --available now   # tries it now"
-            ))?;
+            let now = format!("id:{message} --available now   # tries it now");
+            out.command(4, &command("edit", path, &now))?;
         }
     }
     for (state, more) in alike {
@@ -213,21 +213,21 @@ pub(super) fn print(
     if next.iter().any(|it| it.0) {
         out.line("\nWhat to do:")?;
     }
-    let path = quoted_path(path);
-    let with = config.map(|it| format!(" --config {}", quoted_path(it)));
-    for (_, command) in next.into_iter().filter(|it| it.0) {
-        let with = with
-            .as_deref()
-            .filter(|_| command == "why")
-            .unwrap_or_default();
-        out.text(&format!("  outbox {command} {path}{with}"))?;
+    // Those that lie there are offered; only those that were given were read.
+    let known = settings(config, path);
+    let with = known.map(|it| format!("--config {}", quoted_path(&it)));
+    for (_, name) in next.into_iter().filter(|it| it.0) {
+        let with = with.as_deref().filter(|_| name == "why");
+        out.command(2, &command(name, path, with.unwrap_or_default()))?;
     }
     match why && config.is_none() {
-        true => out.paragraph(
-            "",
-            Tone::Plain,
-            "With --config FILE, status and why know which channels have no route.",
-        ),
+        true => {
+            let with = with
+                .as_deref()
+                .unwrap_or("--config and their settings file");
+            let text = format!("With {with}, status and why know which channels have no route.");
+            out.paragraph("", Tone::Plain, &text)
+        }
         false => Ok(()),
     }
 }

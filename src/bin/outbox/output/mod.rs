@@ -32,6 +32,9 @@ impl fmt::Display for Closed {
 
 impl std::error::Error for Closed {}
 
+/// What stands between a command and a remark that a shell passes over.
+const REMARK: &str = "   # ";
+
 /// A colour, when there is a terminal that wants it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
@@ -99,6 +102,20 @@ impl Out {
     /// a program reads. `first` stands before the first line, and its width before the others.
     pub(crate) fn paragraph(&mut self, first: &str, tone: Tone, text: &str) -> anyhow::Result<()> {
         self.broken(first, first.width(), tone, text)
+    }
+
+    /// A command on a line of its own, unbroken, to be copied. A remark behind it goes before it where
+    /// there is no room for both.
+    pub(crate) fn command(&mut self, indent: usize, text: &str) -> anyhow::Result<()> {
+        let text = printable(text);
+        let wide = self.width.is_some_and(|it| indent + text.width() > it);
+        match text.split_once(REMARK).filter(|_| wide) {
+            Some((command, remark)) => {
+                self.line(format!("{:indent$}# {remark}", ""))?;
+                self.line(format!("{:indent$}{command}", ""))
+            }
+            None => self.line(format!("{:indent$}{text}", "")),
+        }
     }
 
     /// The same behind a name of a list, which stands in its own colour and takes so many places.
@@ -182,8 +199,10 @@ pub(crate) fn written(result: io::Result<()>) -> anyhow::Result<()> {
     }
 }
 
-/// The text in lines of at most so many places, broken at spaces where there are any.
-fn wrap(text: &str, room: usize) -> Vec<&str> {
+/// The text in lines of at most so many places, broken at spaces where there are any. A word that
+/// alone is longer stays whole, to be copied: the terminal folds it, and what follows stands behind
+/// its end.
+pub(crate) fn wrap(text: &str, room: usize) -> Vec<&str> {
     let mut lines = Vec::new();
     let (mut start, mut used, mut space) = (0, 0, None);
     for (at, it) in text.char_indices() {
@@ -197,6 +216,8 @@ fn wrap(text: &str, room: usize) -> Vec<&str> {
             lines.push(text.get(start..end).unwrap_or_default());
             start = end + 1;
             used = text.get(start..=at).map_or(0, UnicodeWidthStr::width);
+        } else if used > room {
+            used = it.width().unwrap_or(0);
         }
     }
     lines.push(text.get(start..).unwrap_or_default());
@@ -331,6 +352,10 @@ mod tests {
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("one two three", 3), ["one", "two", "three"]);
         assert_eq!(wrap("indivisible", 3), ["indivisible"]);
+        assert_eq!(
+            wrap("a indivisible b c d", 7),
+            ["a", "indivisible b", "c d"]
+        );
         assert_eq!(wrap("日本 日本", 5), ["日本", "日本"]);
         assert_eq!(wrap("", 5), [""]);
     }

@@ -2,7 +2,7 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::{Out, Tone, printable};
+use super::{Out, Tone, printable, wrap};
 
 /// The side on which a column is filled up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub(crate) struct Column {
     least: Option<usize>,
     /// Where it is cut, its end is kept.
     ends: bool,
+    /// Broken between words in place of cut; the last column only.
+    prose: bool,
     /// May be left out, those with the lowest rank first; `None` never.
     spare: Option<u8>,
 }
@@ -31,6 +33,7 @@ impl Column {
             align: Align::Right,
             least: None,
             ends: false,
+            prose: false,
             spare: None,
         }
     }
@@ -58,6 +61,14 @@ impl Column {
         }
     }
 
+    /// Sentences that are to be read whole, on further lines where they do not fit. The last column.
+    pub(crate) fn prose(title: &'static str, least: usize) -> Self {
+        Self {
+            prose: true,
+            ..Self::text(title, least)
+        }
+    }
+
     /// Left out where there is no room for all, before those of a higher rank.
     pub(crate) fn spare(self, rank: u8) -> Self {
         Self {
@@ -72,14 +83,16 @@ const GAP: &str = "  ";
 /// A text that cannot be read any more in fewer places.
 const FEWEST: usize = 4;
 
-/// Rows under titles. Cells are scrubbed here. On a terminal every row is one line; where there is
-/// none, nothing is left out and nothing is cut.
+/// Rows under titles. Cells are scrubbed here. On a terminal every row is one line, but for prose;
+/// where there is none, nothing is left out and nothing is cut.
 #[derive(Debug)]
 pub(crate) struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<(String, Tone)>>,
     /// `None` for a column that is left out.
     widths: Option<Vec<Option<usize>>>,
+    /// Titles of those that would have said something.
+    unsaid: Vec<&'static str>,
 }
 
 impl Table {
@@ -88,6 +101,7 @@ impl Table {
             columns: columns.into(),
             rows: Vec::new(),
             widths: None,
+            unsaid: Vec::new(),
         }
     }
 
@@ -108,13 +122,57 @@ impl Table {
             let titles = self.columns.iter().map(|it| (it.title.into(), Tone::Head));
             let titles: Vec<_> = titles.collect();
             out.line(self.render(out, &titles, &widths))?;
+            let left_out = |index: &usize| widths.get(*index).is_some_and(Option::is_none);
+            let telling = (0..self.columns.len()).filter(left_out);
+            let telling = telling.filter(|index| !self.is_blank(*index));
+            let titles = telling.filter_map(|index| Some(self.columns.get(index)?.title));
+            self.unsaid = titles.collect();
         }
         for row in &self.rows {
-            out.line(self.render(out, row, &widths))?;
+            for line in self.lines(out, row, &widths) {
+                out.line(line)?;
+            }
         }
         self.rows.clear();
         self.widths = Some(widths);
         Ok(())
+    }
+
+    /// Says which columns had no room, behind the last row.
+    pub(crate) fn end(&self, out: &mut Out) -> anyhow::Result<()> {
+        match &*self.unsaid {
+            [] => Ok(()),
+            titles => out.paragraph(
+                "",
+                Tone::Plain,
+                &format!("(no room for {})", titles.join(", ")),
+            ),
+        }
+    }
+
+    /// A row, and below it what is left of its prose.
+    fn lines(&self, out: &Out, cells: &[(String, Tone)], widths: &[Option<usize>]) -> Vec<String> {
+        let prose = self
+            .columns
+            .last()
+            .filter(|it| it.prose && out.room().is_some());
+        let (Some(_), Some((last, before)), Some(Some(width))) =
+            (prose, cells.split_last(), widths.last())
+        else {
+            return vec![self.render(out, cells, widths)];
+        };
+        let blank = || vec![(String::new(), Tone::Plain); before.len()];
+        let rows = wrap(&last.0, *width).into_iter().enumerate();
+        let rows = rows.map(|(number, text)| {
+            let mut cells = if number == 0 {
+                before.to_vec()
+            } else {
+                blank()
+            };
+            cells.push((text.to_string(), last.1));
+            self.render(out, &cells, widths)
+        });
+        rows.collect()
     }
 
     fn render(&self, out: &Out, cells: &[(String, Tone)], widths: &[Option<usize>]) -> String {

@@ -112,6 +112,10 @@ struct Done<'a> {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open_to_read()?;
+    // Faults of settings go into the support file; a name that is mistyped does not.
+    if let Some(path) = arguments.config.as_deref().filter(|it| absent(it)) {
+        settings::load(path, None)?;
+    }
     if arguments.to.as_os_str() == "-" {
         let gathered = gather(&outbox, arguments.config.as_deref())?;
         let mut out = Out::new();
@@ -140,6 +144,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     }
     out.flush()?;
     gathered.end()
+}
+
+fn absent(path: &Path) -> bool {
+    path.metadata()
+        .is_err_and(|it| it.kind() == ErrorKind::NotFound)
 }
 
 /// A support file, and what it lacks.

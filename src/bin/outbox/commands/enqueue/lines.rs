@@ -7,7 +7,7 @@ use serde::Serialize;
 use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Error, Message, Outbox, Transfer};
 
 use super::source::{Line, Source};
-use super::{Arguments, Choice, Done, exported, message, open, quoted_path, warn_of_type};
+use super::{Arguments, Choice, Done, command, exported, message, open, warn_of_type};
 use crate::args::Exit;
 use crate::commands::operate::operator;
 use crate::commands::told;
@@ -76,9 +76,9 @@ pub(super) fn run(
     if tally.conflicts > 0 {
         let these = count(tally.conflicts as u64, "line has", "lines have");
         note(&format!(
-            "{these} a key that stands for OTHER content; kept aside and not sent: `outbox conflicts \
-             {}` shows both and decides",
-            quoted_path(&arguments.database.db)
+            "{these} a key that stands for OTHER content; kept aside and not sent: `{}` shows both \
+             and decides",
+            command("conflicts", &arguments.database.db, "")
         ));
     }
     let summary = tally.summary();

@@ -16,7 +16,7 @@ use serde_json::Value;
 use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Entry, Message, OnDuplicate, Outbox, Status};
 
 use super::operate::{name, operator};
-use super::shell::quoted_path;
+use super::shell::command;
 
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::output::{Out, ago, note, now};
@@ -31,6 +31,7 @@ use crate::output::{Out, ago, note, now};
 Examples:
   outbox enqueue till.db --channel sales --key S-104522 '{\"total\": 1250}'
   outbox enqueue till.db --channel sales --lines orders.jsonl --key-from /order_id
+  outbox init new.db
   outbox export old.db | outbox enqueue new.db --lines - --exported")]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -192,8 +193,8 @@ fn one(
     if matches!(enqueued, Enqueued::Conflict { .. }) {
         note(&format!(
             "message {id} has this key and OTHER content; the new one is kept aside and not sent: \
-             `outbox conflicts {}` shows both and decides",
-            quoted_path(&arguments.database.db)
+             `{}` shows both and decides",
+            command("conflicts", &arguments.database.db, "")
         ));
     }
     if arguments.format.json {
@@ -219,9 +220,8 @@ fn state(holder: &Entry, db: &Path) -> String {
     let when = holder.settled_at.map(|at| ago(at, now()));
     let when = when.map(|it| format!(" {it}")).unwrap_or_default();
     let retry = format!(
-        "`outbox retry {} id:{}` sends it after all",
-        quoted_path(db),
-        holder.id
+        "`{}` sends it after all",
+        command("retry", db, &format!("id:{}", holder.id))
     );
     match holder.status {
         Status::Sent => format!("it was sent{when}"),

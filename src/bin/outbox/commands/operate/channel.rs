@@ -7,7 +7,7 @@ use sqlite_outbox::ChannelStats;
 
 use super::{operator, who};
 use crate::args::{Database, Exit, Format};
-use crate::commands::shell::quoted_path;
+use crate::commands::shell::command;
 use crate::nearest::there_are;
 use crate::output::{Out, ago, now};
 
@@ -76,11 +76,11 @@ pub(crate) fn run(arguments: &Arguments, change: Change) -> anyhow::Result<Exit>
             .filter(|it| it.1 > now() + 60_000)
         {
             out.text(&format!(
-                "nothing is tried before message {id} is due, {}; `outbox edit {} id:{id} --available \
-                 now` tries it at once",
+                "nothing is tried before message {id} is due, {}; what tries it at once:",
                 ago(at, now()),
-                quoted_path(&arguments.database.db)
             ))?;
+            let rest = format!("id:{id} --available now");
+            out.command(2, &command("edit", &arguments.database.db, &rest))?;
         }
     }
     out.flush()?;

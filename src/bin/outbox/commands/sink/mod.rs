@@ -32,7 +32,9 @@ const WAITING: usize = 256;
 #[command(after_help = "\
 Example: what becomes of the queue when answers get lost?
   outbox sink --mood lost-answer --port 8080
-  outbox drain till.db --url http://localhost:8080/sales")]
+and in another terminal, twice: what comes again gets the
+number whose answer was lost
+  outbox drain till.db --url http://localhost:8080/sales --now")]
 pub(crate) struct Arguments {
     /// How it behaves
     #[arg(long, value_name = "MOOD", default_value = "ok")]

@@ -80,11 +80,15 @@ fn head(sheet: &mut Sheet, model: &Model, room: usize) {
         }
     }
     if let Some(text) = status::for_a_person(&look.stats) {
-        let short = text
-            .split(" need")
-            .next()
-            .filter(|_| text.width() > sheet.width);
-        sheet.text(Tone::Bad, short.unwrap_or(&text));
+        // Conflicts are decided beside the view.
+        let beside = format!("{text}: `outbox conflicts {}`", model.path);
+        let short = text.split(" need").next().unwrap_or_default();
+        let fits = |it: &&str| it.width() <= sheet.width;
+        let told = [&*beside, &*text];
+        let told = told
+            .into_iter()
+            .skip(usize::from(look.stats.conflicts == 0));
+        sheet.text(Tone::Bad, told.clone().find(fits).unwrap_or(short));
     }
     if room > 13 {
         sheet.text(Tone::Plain, &rows::progress(model));
@@ -120,8 +124,7 @@ fn chart(sheet: &mut Sheet, model: &Model, lists: usize, room: usize) {
     sheet.lines.push(Line::default());
     sheet.text(Tone::Head, &text);
     for row in bars(model.total.depths(), sheet.width, rows) {
-        let span = Span::styled(row, sheet.theme.bars());
-        sheet.lines.push(Line::from(span));
+        sheet.lines.push(Line::from(row));
     }
 }
 
@@ -287,6 +290,7 @@ fn failures(sheet: &Sheet, model: &Model) -> List {
         _ => (width / 3).max(11),
     };
     let key = fit(texts(|it| &it.key), 7, key);
+    let due = fit(texts(|it| &it.next), 8, if width < 70 { 8 } else { 14 });
     let cells = |texts: [String; 7], tone: Tone| {
         let [when, from, id, name, charged, next, why] = texts;
         let mut cells: Vec<Cell> = Vec::new();
@@ -303,7 +307,7 @@ fn failures(sheet: &Sheet, model: &Model) -> List {
         if width >= ROOMY {
             cells.push((charged, Tone::Plain, 7, true));
         }
-        cells.push((next, tone, 8, false));
+        cells.push((next, tone, due, false));
         cells.push((why, Tone::Plain, width, false));
         cells
     };
@@ -382,7 +386,8 @@ fn foot(sheet: &mut Sheet, model: &Model) {
             Tone::Plain,
             match sheet.width {
                 62.. => "p pause  r resume  R retry  c cancel  Tab list  ? keys  q quit",
-                40.. => "p pause  r resume  R retry  ? keys  q",
+                52.. => "p pause  r resume  R retry  c cancel  ? keys  q quit",
+                42.. => "p pause  r resume  R retry  ? keys  q quit",
                 _ => "? keys  q quit",
             },
         );

@@ -1,5 +1,6 @@
 //! From the model to what stands on the screen: texts that can be shown.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use sqlite_outbox::{ChannelState, ChannelStats};
@@ -75,15 +76,15 @@ fn why(channel: &ChannelStats, model: &Model) -> String {
         });
     }
     if channel.state != ChannelState::Ok {
+        let span = status::span(channel, model.now());
+        let span = printable(&span);
         // First what says most: the rest may be cut.
-        parts.extend(
-            channel
-                .reason
-                .as_deref()
-                .map(|it| printable(brief(it)).into_owned()),
-        );
-        parts.push(printable(&status::span(channel, model.now())).into_owned());
+        match &channel.reason {
+            Some(reason) => parts.extend([printable(brief(reason)), span].map(Cow::into_owned)),
+            None => parts.push(format!("{} {span}", channel.state)),
+        }
     }
+    parts.retain(|it| !it.is_empty());
     parts.join("; ")
 }
 
@@ -95,7 +96,11 @@ pub(super) fn failures(model: &Model) -> Vec<Failure> {
     };
     let row = |it: &Letter| Failure {
         chosen: model.chosen == Some(Chosen::Letter(it.id)),
-        ago: age(now.saturating_sub(it.at)),
+        ago: match now.saturating_sub(it.at) {
+            // By a clock that was wrong: nobody knows when.
+            ..0 => "-".into(),
+            past => age(past),
+        },
         channel: printable(&it.channel).into_owned(),
         id: it.id.to_string(),
         key: printable(&it.key).into_owned(),

@@ -25,13 +25,6 @@ impl Theme {
             Tone::Head => Style::new().add_modifier(Modifier::BOLD),
         }
     }
-
-    pub(super) fn bars(self) -> Style {
-        match self.colour {
-            true => Style::new().fg(Color::Cyan),
-            false => Style::new(),
-        }
-    }
 }
 
 /// A part of the screen that is being filled from the top.
@@ -132,13 +125,7 @@ pub(super) fn line(theme: Theme, chosen: bool, width: usize, cells: Vec<Cell>) -
             cut(&text, places)
         };
         let fill = " ".repeat(places.saturating_sub(text.width()));
-        // Bars take the style of bars; nothing else begins with one.
-        let style = match text.contains(|it| ('▁'..='█').contains(&it)) {
-            // Reversed, colours would make a patchwork of it.
-            _ if chosen => Style::new(),
-            true => theme.bars(),
-            false => theme.style(tone),
-        };
+        let style = theme.style(tone);
         let text = match right {
             true => format!("{fill}{text}"),
             false => format!("{text}{fill}"),

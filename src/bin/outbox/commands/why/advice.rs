@@ -1,42 +1,53 @@
 //! The commands that go with an explanation, ready to be pasted.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use sqlite_outbox::{Conflict, Fault, Outbox, Reason, Status, Why};
 
-use super::shell::{last, option, quoted_path};
+use super::mend;
+use super::shell::{self, last, option, quoted_path};
 use crate::output::printable;
 use crate::settings::Loaded;
 
-/// The file, and the settings if they were given.
+/// The file as it was named, and the settings that go with it.
 pub(super) struct Place<'a> {
     outbox: &'a Outbox,
-    config: Option<&'a Path>,
+    db: &'a Path,
+    config: Option<Cow<'a, Path>>,
     loaded: Option<&'a Loaded>,
 }
 
 impl<'a> Place<'a> {
     pub(super) fn new(
         outbox: &'a Outbox,
+        db: &'a Path,
         config: Option<&'a Path>,
         loaded: Option<&'a Loaded>,
     ) -> Self {
         Self {
             outbox,
-            config,
+            db,
+            config: shell::settings(config, db),
             loaded,
         }
     }
 
     fn command(&self, name: &str, rest: &str) -> String {
-        let db = quoted_path(self.outbox.path());
-        let gap = if rest.is_empty() { "" } else { " " };
-        format!("outbox {name} {db}{gap}{rest}")
+        shell::command(name, self.db, rest)
     }
 
-    fn config(&self) -> String {
-        let path = self.config.map(quoted_path);
-        format!("--config {}", path.as_deref().unwrap_or("FILE"))
+    /// A command that takes the settings; `None` where they are not known.
+    fn with_settings(&self, name: &str, rest: &str) -> Option<String> {
+        let path = quoted_path(self.config.as_deref()?);
+        let gap = if rest.is_empty() { "" } else { " " };
+        Some(self.command(name, &format!("{rest}{gap}--config {path}")))
+    }
+
+    /// Without settings it looks at the file only.
+    fn check(&self) -> String {
+        let whole = self.with_settings("check", "");
+        whole.unwrap_or_else(|| self.command("check", ""))
     }
 
     /// What to type next for a message; for one behind another, what to type for that one.
@@ -58,10 +69,9 @@ impl<'a> Place<'a> {
                 vec![self.edit(why.id, why.detail.as_deref())]
             }
             Reason::Invalid => vec![self.edit(why.id, why.detail.as_deref())],
-            Reason::Dead if why.fault == Fault::Route => vec![
-                self.command("check", &self.config()),
-                self.command("retry", &message),
-            ],
+            Reason::Dead if why.fault == Fault::Route => {
+                vec![self.check(), self.command("retry", &message)]
+            }
             Reason::Dead | Reason::Cancelled => vec![self.command("retry", &message)],
             Reason::Expired if why.status == Status::Expired => {
                 vec![self.command("retry", &message)]
@@ -75,12 +85,11 @@ impl<'a> Place<'a> {
                 let rest = format!("{message} --available now");
                 vec![self.command("edit", &rest) + "   # where it should not wait"]
             }
-            Reason::Offline if why.fault == Fault::Route => vec![
-                self.command("check", &self.config()),
-                self.command("resume", &channel),
-            ],
+            Reason::Offline if why.fault == Fault::Route => {
+                vec![self.check(), self.command("resume", &channel)]
+            }
             Reason::BackOff if why.fault == Fault::Route => vec![
-                self.command("check", &self.config()),
+                self.check(),
                 self.command("edit", &format!("{message} --available now")),
             ],
             Reason::BackOff => {
@@ -95,7 +104,9 @@ impl<'a> Place<'a> {
                 self.command("show", &message),
                 self.command("send-again", &message) + "   # where the receiver has not got it",
             ],
-            Reason::NoDrain if !why.forbidden => vec![self.command("run", &self.config())],
+            Reason::NoDrain if !why.forbidden => {
+                self.with_settings("run", "").into_iter().collect()
+            }
             Reason::Unrouted => {
                 let meant = self.loaded.and_then(|it| it.meant(&why.channel));
                 let edit = meant.map(|it| {
@@ -103,47 +114,19 @@ impl<'a> Place<'a> {
                     let remark = format!("   # where {} was meant", printable(it));
                     self.command("edit", &rest) + &remark
                 });
-                let check = self.command("check", &self.config());
+                let check = self.check();
                 [check].into_iter().chain(edit).collect()
             }
-            Reason::NoOther => {
-                let rest = format!("{message} {}", self.config());
-                vec![self.command("curl", &rest)]
-            }
+            Reason::NoOther => self.with_settings("curl", &message).into_iter().collect(),
             _ => Vec::new(),
         }
     }
 
-    /// For a message that cannot be sent as it is: the edit that reaches what is wrong, which the
-    /// reason begins with.
+    /// For a message that cannot be sent as it is: the edit that reaches what is wrong.
     pub(super) fn edit(&self, id: i64, reason: Option<&str>) -> String {
-        // What its route wants of it is at the end, what its row has at the beginning.
-        let lacks = |it: &'static str| reason.and_then(move |reason| reason.split(it).nth(1));
-        let rest = lacks("the message has no ").or(reason);
-        let column = rest.and_then(|it| it.split_whitespace().next());
-        let column = column.map(|it| it.trim_matches([',', '.', ';', ':']));
-        if column == Some("claims") {
-            return self.command("cancel", &format!("id:{id}"));
-        }
-        let (change, remark) = match column.unwrap_or_default() {
-            "channel" => ("--to-channel CHANNEL", ""),
-            "ordering_key" => ("--ordering-key KEY", "or '' for none"),
-            "dedupe_key" => ("--key KEY", ""),
-            "message_id" => ("--new-message-id", ""),
-            "event_type" => ("--event-type TYPE", "or '' for none"),
-            "recipient" => ("--recipient RECIPIENT", "or '' for none"),
-            "principal" => ("--principal PRINCIPAL", "or '' for none"),
-            "content_type" => ("--content-type TYPE", ""),
-            _ => (
-                "--header 'NAME: VALUE'",
-                "or --no-headers, --content-type, another payload",
-            ),
-        };
-        let remark = match remark {
-            "" => String::new(),
-            remark => format!("   # {remark}"),
-        };
-        self.command("edit", &format!("id:{id} {change}")) + &remark
+        let stored = || self.outbox.get(id).ok().flatten()?.headers;
+        let (name, rest) = mend::change(reason, stored);
+        self.command(name, &format!("id:{id}{rest}"))
     }
 
     /// For all dead letters of one kind, of one channel or of all.

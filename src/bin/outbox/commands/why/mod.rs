@@ -2,6 +2,7 @@
 
 mod advice;
 mod letters;
+mod mend;
 
 use std::path::PathBuf;
 
@@ -14,7 +15,7 @@ use advice::Place;
 use super::crowd;
 use super::shell;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, Tone, count, printable, printable_name};
+use crate::output::{Out, Tone, count, printable_name};
 use crate::settings;
 
 /// Say why a message has not arrived, or what the file waits for
@@ -154,7 +155,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     };
     let dispatcher = loaded.as_ref().map(|it| &it.dispatcher);
     let outbox = arguments.database.open_to_read()?;
-    let place = Place::new(&outbox, arguments.config.as_deref(), loaded.as_ref());
+    let db = arguments.database.db.as_path();
+    let place = Place::new(&outbox, db, arguments.config.as_deref(), loaded.as_ref());
     let mut out = Out::new();
     if let Some(which) = &arguments.which {
         let id = outbox.find(which, arguments.channel.as_deref())?.id;
@@ -209,9 +211,8 @@ fn explain(why: &Why, place: &Place<'_>, out: &mut Out) -> anyhow::Result<()> {
     next.iter().try_for_each(|it| command(it, out))
 }
 
-/// On a line of its own, unbroken, to be copied.
 fn command(text: &str, out: &mut Out) -> anyhow::Result<()> {
-    out.line(format!("  {}", printable(text)))
+    out.command(2, text)
 }
 
 fn whole(
@@ -223,6 +224,11 @@ fn whole(
 ) -> anyhow::Result<()> {
     let dead = outbox.dead_reasons()?;
     let conflicts = outbox.stats()?.conflicts;
+    // All of it before the first line, so that a damaged file is told in one.
+    let unnoticed = match json {
+        true => Vec::new(),
+        false => outbox.unnoticed()?,
+    };
     if json {
         return out.json(&Whole {
             groups: groups
@@ -274,7 +280,7 @@ fn whole(
         out.paragraph("", Tone::Plain, CONFLICTS)?;
         command(&place.conflicts(&[]), out)?;
     }
-    for finding in outbox.unnoticed()? {
+    for finding in unnoticed {
         gap(out)?;
         out.paragraph("", Tone::Bad, &finding.text)?;
         out.paragraph("", Tone::Plain, &finding.remedy)?;

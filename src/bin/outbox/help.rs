@@ -1,0 +1,154 @@
+//! The command line as it is shown: commands by what they are for, and what was probably meant by
+//! one that makes no sense.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue};
+use clap::{Arg, Command, CommandFactory};
+
+use crate::args::Cli;
+use crate::commands::shell::quoted;
+use crate::nearest;
+use crate::output::wrap;
+
+/// Every command stands in one of them.
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Look", &["status", "why", "check", "list", "show", "watch"]),
+    ("Make and send", &["init", "enqueue", "drain", "run"]),
+    (
+        "Decide",
+        &[
+            "retry",
+            "cancel",
+            "edit",
+            "send-again",
+            "conflicts",
+            "pause",
+            "resume",
+        ],
+    ),
+    (
+        "Care for the file",
+        &["backup", "export", "purge", "compact", "upgrade"],
+    ),
+    ("Rehearse and report", &["sink", "curl", "bundle"]),
+    (
+        "For shells and packagers",
+        &["completions", "man", "schema", "help"],
+    ),
+];
+
+/// Columns that the names of commands take.
+const NAMES: usize = 15;
+
+/// What stands behind an option that takes a span.
+const SPAN: &str = "; D is a span like 30s, 10m, 1h30m or 7d";
+
+/// The command line with all that `--help` says.
+pub(crate) fn command() -> Command {
+    let mut whole = Cli::command();
+    let names: Vec<_> = whole
+        .get_subcommands()
+        .map(|it| it.get_name().to_string())
+        .collect();
+    for name in &names {
+        whole = whole.mut_subcommand(name, |it| it.mut_args(with_span));
+    }
+    let groups = groups(&whole);
+    let options = head(&whole, "Options");
+    whole.help_template(format!(
+        "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}{options}\n{{options}}{{after-help}}"
+    ))
+}
+
+fn with_span(arg: Arg) -> Arg {
+    let takes = |it: &[clap::builder::Str]| it.iter().any(|it| *it == "D" || *it == "now|D");
+    let help = arg.get_help().map(ToString::to_string);
+    match help.filter(|_| arg.get_value_names().is_some_and(takes)) {
+        Some(help) => arg.help(help + SPAN),
+        None => arg,
+    }
+}
+
+fn head(whole: &Command, title: &str) -> String {
+    let style = whole.get_styles().get_header();
+    format!("{style}{title}:{style:#}")
+}
+
+fn groups(whole: &Command) -> String {
+    const MOST: usize = 100;
+    let width = terminal_size::terminal_size().map_or(MOST, |(it, _)| usize::from(it.0));
+    let room = width.min(MOST).saturating_sub(NAMES);
+    let style = whole.get_styles().get_literal();
+    let mut text = String::new();
+    for (title, names) in GROUPS {
+        let _ = writeln!(text, "{}", head(whole, title));
+        for name in names {
+            let about = whole.find_subcommand(name).and_then(Command::get_about);
+            let about = about.map_or(
+                "Print this, or the help of a command".into(),
+                ToString::to_string,
+            );
+            let gap = " ".repeat(NAMES.saturating_sub(name.len() + 2));
+            let _ = write!(text, "  {style}{name}{style:#}{gap}");
+            let indent = " ".repeat(NAMES);
+            let lines = wrap(&about, room);
+            let _ = writeln!(text, "{}", lines.join(&format!("\n{indent}")));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// With what was probably meant by a command that is not there.
+pub(crate) fn advised(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+        return error;
+    };
+    let whole = Cli::command();
+    let names: Vec<_> = whole.get_subcommands().map(Command::get_name).collect();
+    let tip = match nearest::meant(word, &names) {
+        _ if Path::new(word).is_file() => {
+            format!(
+                "the command comes before the file: outbox status {}",
+                quoted(word)
+            )
+        }
+        Some(name) => format!("{name} may be meant"),
+        None => return error,
+    };
+    error.remove(ContextKind::SuggestedSubcommand);
+    let tips = vec![StyledStr::from(tip)];
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_stands_in_one_group() {
+        let whole = Cli::command();
+        let mut names: Vec<_> = whole.get_subcommands().map(Command::get_name).collect();
+        names.push("help");
+        let mut grouped: Vec<_> = GROUPS.iter().flat_map(|it| it.1.iter().copied()).collect();
+        names.sort_unstable();
+        grouped.sort_unstable();
+        assert_eq!(grouped, names);
+    }
+
+    #[test]
+    fn a_span_is_explained_where_one_is_taken() {
+        let whole = command();
+        let drain = whole.find_subcommand("drain").unwrap();
+        let help = |id| {
+            let arg = drain.get_arguments().find(|it| it.get_id() == id).unwrap();
+            arg.get_help().unwrap().to_string()
+        };
+        assert!(help("deadline").ends_with(SPAN));
+        assert!(!help("now").ends_with(SPAN));
+    }
+}
