@@ -30,16 +30,16 @@ import sys
 from html import escape
 
 WIDTH, HEIGHT, MARGIN = 8.4, 18, 12  # of a character at 14 px, and around all
-COLOURS = {31: "red", 32: "green", 35: "magenta", 36: "cyan"}
+COLOURS = {31: "red", 32: "green", 35: "magenta"}
 STYLE = """
   text { font: 14px 'DejaVu Sans Mono', Menlo, Consolas, monospace; fill: #1f2328 }
   .back { fill: #ffffff; stroke: #d1d9e0 } .bar { fill: #1f2328 }
-  .red { fill: #c62828 } .green { fill: #1a7f37 } .cyan { fill: #1b7c83 }
+  .red { fill: #c62828 } .green { fill: #1a7f37 }
   .magenta { fill: #8250df }
   .bold { font-weight: bold } .reverse { fill: #ffffff }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3 } .back { fill: #0d1117; stroke: #3d444d } .bar { fill: #e6edf3 }
-    .red { fill: #ff7b72 } .green { fill: #3fb950 } .cyan { fill: #39c5cf } .magenta { fill: #d2a8ff } .reverse { fill: #0d1117 }
+    .red { fill: #ff7b72 } .green { fill: #3fb950 } .magenta { fill: #d2a8ff } .reverse { fill: #0d1117 }
   }
 """
 

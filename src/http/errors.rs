@@ -119,6 +119,10 @@ fn describe_tls(reason: &rustls::Error, target: &str) -> String {
     }
     match reason {
         Error::InvalidMessage(_) => no_tls(target),
+        Error::InvalidCertificate(CertificateError::BadSignature) => format!(
+            "TLS with {target}: its certificate was not signed by the authority that it names \
+             (BadSignature)"
+        ),
         Error::InvalidCertificate(CertificateError::Other(inner)) => {
             let reason = match inner.to_string() {
                 it if it == "CaUsedAsEndEntity" => {
@@ -166,10 +170,13 @@ fn describe_io(
         | ErrorKind::ConnectionReset
         | ErrorKind::ConnectionAborted
         | ErrorKind::BrokenPipe
-        | ErrorKind::NotConnected => (
-            "reset",
-            format!("{target} ended the connection without an answer: {error}"),
-        ),
+        | ErrorKind::NotConnected => {
+            // Which says no more than the sentence.
+            let more = Some(error.to_string()).filter(|it| it != "Peer disconnected");
+            let more = more.map(|it| format!(": {it}")).unwrap_or_default();
+            let text = format!("{target} ended the connection without an answer{more}");
+            ("reset", text)
+        }
         ErrorKind::InvalidData => ("garbage", format!("{target} answered garbage: {error}")),
         _ => ("unknown", format!("{target}: {error}")),
     }

@@ -14,7 +14,7 @@ pub(crate) fn told(error: &anyhow::Error) -> String {
     let mut parts = Vec::new();
     for cause in error.chain() {
         let Some(ours) = cause.downcast_ref::<Error>() else {
-            parts.push(cause.to_string());
+            parts.push(unnumbered(&cause.to_string()).into());
             continue;
         };
         parts.push(ours.chain());
@@ -26,6 +26,15 @@ pub(crate) fn told(error: &anyhow::Error) -> String {
         };
     }
     parts.join(": ")
+}
+
+/// Without the number that the system has for an error it has words for.
+fn unnumbered(text: &str) -> &str {
+    let number = |it: &str| it.trim_end_matches(')').parse::<u32>().is_ok();
+    match text.rsplit_once(" (os error ") {
+        Some((words, rest)) if number(rest) => words,
+        _ => text,
+    }
 }
 
 /// What a person at this tool can do, where the library's sentence cannot say it.
@@ -64,4 +73,23 @@ fn swapped() -> Option<String> {
     let rest: Vec<_> = rest.map(|it| quoted(&it.to_string_lossy())).collect();
     let swapped = command(&name.to_string_lossy(), file, &rest.join(" "));
     (head == *b"SQLite").then_some(swapped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_system_is_told_without_its_number() {
+        for (text, told) in [
+            (
+                "No such file or directory (os error 2)",
+                "No such file or directory",
+            ),
+            ("broken (os error x)", "broken (os error x)"),
+            ("broken", "broken"),
+        ] {
+            assert_eq!(unnumbered(text), told);
+        }
+    }
 }

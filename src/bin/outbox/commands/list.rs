@@ -24,7 +24,8 @@ const PAGE: usize = 500;
 /// List messages in the order they were enqueued, a line each
 ///
 /// On a terminal a row is one line, cut to its width, and the list ends after 100. Where a program
-/// reads, nothing is cut and all are listed.
+/// reads, nothing is cut and all are listed. CHARGED are the failed attempts that count towards the
+/// end as a dead letter; those for which the channel or the network was at fault do not.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -19,6 +19,10 @@ const SHOWN: usize = 8 * 1024;
 const DEEDS: usize = 100;
 
 /// Show all of one message: its payload, attempts, what people did
+///
+/// `claimed` is how often a drain took it in hand; `charged`, how many of its failed attempts count
+/// towards its end as a dead letter: those for which its channel or the network was at fault do not.
+/// `settled` is when it was sent, expired, was cancelled or died. All times are UTC.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: why has this sale not arrived?\n  outbox show till.db S-104522")]
 pub(crate) struct Arguments {

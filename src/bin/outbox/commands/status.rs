@@ -15,6 +15,9 @@ use crate::output::{
 use crate::settings::{Loaded, load};
 
 /// Show what is waiting, for how long, and why
+///
+/// While a channel is held, a drain that runs sends one message now and then, the probe; once one is
+/// delivered, the others follow.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes:
