@@ -26,6 +26,8 @@ mod sink;
 mod slips;
 mod standing;
 mod store;
+#[cfg(unix)]
+mod terminal;
 mod text;
 mod told;
 mod transfer;

@@ -1,6 +1,7 @@
 //! `outbox watch`: a live view of the file, and a hand on it.
 
 mod draw;
+mod keys;
 mod model;
 mod reader;
 mod rows;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
+use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use sqlite_outbox::{Clock, SystemClock};
 
 use super::operate::who;
@@ -27,6 +28,7 @@ use crate::settings::{self, Loaded};
 use crate::signals::Signals;
 use crate::threads;
 
+use keys::Keys;
 use model::{Action, Effect, Model};
 use reader::{Ask, Reader, Told};
 use sheet::Theme;
@@ -68,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     // What is wrong from the start is an error, and not a line in a view.
     drop(arguments.database.open()?);
     let path = &arguments.database.db;
-    if !stdout().is_terminal() || dumb() {
+    if !is_there() || dumb() {
         bail!("watch needs a terminal to draw on; `outbox status` prints the same once");
     }
     let config = arguments.config.as_deref();
@@ -86,7 +88,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     );
     drop(screen);
     link.end();
-    ended.map(|()| Exit::Done)
+    match ended {
+        // A view without a terminal is a view that was closed.
+        Err(error) if is_there() => Err(error),
+        _ => Ok(Exit::Done),
+    }
+}
+
+/// Whether there is a terminal; it may be closed, and nobody need be told by a signal.
+fn is_there() -> bool {
+    stdout().is_terminal()
 }
 
 fn watch(
@@ -97,10 +108,11 @@ fn watch(
     arguments: &Arguments,
 ) -> anyhow::Result<()> {
     let clock = SystemClock::default();
+    let keys = Keys::listen()?;
     let theme = Theme { colour: colours() };
     let mut due = Duration::ZERO;
     let mut stale = true;
-    while !signals.came() {
+    while !signals.came() && is_there() {
         let now = clock.monotonic();
         while let Some(told) = link.hear()? {
             stale = true;
@@ -125,11 +137,8 @@ fn watch(
                 .context("the terminal cannot be drawn on")?;
             stale = false;
         }
-        if !event::poll(TICK).context("the terminal cannot be read")? {
-            continue;
-        }
-        match event::read().context("the terminal cannot be read")? {
-            Event::Key(key) if key.is_press() || key.is_repeat() => {
+        match keys.next(TICK)? {
+            Some(Event::Key(key)) if key.is_press() || key.is_repeat() => {
                 stale = true;
                 match effect(model, key) {
                     Effect::Nothing => {}
@@ -137,7 +146,7 @@ fn watch(
                     Effect::Act(action) => link.act(action)?,
                 }
             }
-            Event::Resize(..) => stale = true,
+            Some(Event::Resize(..)) => stale = true,
             _ => {}
         }
     }
