@@ -1,8 +1,10 @@
 //! What a person, or the application for one, does to messages after they were enqueued.
 
+mod steps;
+
 use std::time::Duration;
 
-use rusqlite::{Connection, Transaction};
+use rusqlite::Transaction;
 
 use crate::circuit::OnDead;
 use crate::conflict::Resolution;
@@ -16,19 +18,13 @@ use crate::store::operate::{self, Action, Deed};
 use crate::store::{again, conflict, retention, select, transfer};
 use crate::transfer::Transfer;
 
-/// Messages changed in one transaction, at most.
-const STEP: usize = 256;
-
-/// The write lock is left free this much longer than it was held, so that the application's own
-/// commits get in between.
-const MANNERS: u32 = 4;
-
 /// Someone who retries, cancels, edits, pauses and resumes; see
 /// [`Outbox::operator`](crate::Outbox::operator).
 ///
 /// Everything done here is recorded with who, when and why; [`Outbox::audit`] shows it. Each call
-/// has transactions of its own, of at most 256 messages, and waits up to 5 s for the write lock
-/// ([`Error::Busy`]). Do not call it while the same thread has a transaction open on the file.
+/// has transactions of its own, of at most 256 messages and about 10 ms, and waits up to 5 s for the
+/// write lock ([`Error::Busy`]); after one of several the lock is left free for four times as long as it was
+/// held. Do not call it while the same thread has a transaction open on the file.
 ///
 /// | action | takes | otherwise |
 /// |---|---|---|
@@ -97,6 +93,17 @@ impl<'a> Operator<'a> {
     /// One that was attempted may have arrived all the same, when its answer was lost.
     pub fn cancel(&self, id: i64) -> Result<()> {
         self.write(|conn, deed| operate::act(conn, id, Action::Cancel, deed))
+    }
+
+    /// [Retries](Self::retry) these messages in their order, in steps, up to the first that cannot be;
+    /// answers how many, and how it ended. What was done before it stays done.
+    pub fn retry_each(&self, ids: &[i64]) -> (usize, Result<()>) {
+        self.act_on_each(ids, Action::Retry)
+    }
+
+    /// [Cancels](Self::cancel) these messages, as [`retry_each`](Self::retry_each) does.
+    pub fn cancel_each(&self, ids: &[i64]) -> (usize, Result<()>) {
+        self.act_on_each(ids, Action::Cancel)
     }
 
     /// Gives a dead message, or one that was never claimed, other content: in its place, with a
@@ -176,6 +183,19 @@ impl<'a> Operator<'a> {
         self.write(|conn, deed| conflict::resolve(conn, conflict, resolution, deed))
     }
 
+    /// [Decides](Self::resolve) about these conflicts in their order, in steps, up to the first of which that
+    /// cannot be; answers the message of each that was decided, and how it ended. What was done before it
+    /// stays done.
+    pub fn resolve_each(
+        &self,
+        conflicts: &[i64],
+        resolution: &Resolution,
+    ) -> (Vec<Option<i64>>, Result<()>) {
+        self.each(conflicts, |conn, id, deed| {
+            conflict::resolve(conn, id, resolution, deed)
+        })
+    }
+
     /// Stops a channel: nothing more of it is claimed, by any process, until
     /// [`resume`](Self::resume). What is claimed already is sent. Of a channel that is paused already,
     /// the new name, moment and reason are shown; the former ones are in the audit.
@@ -202,7 +222,7 @@ impl<'a> Operator<'a> {
         self.write(|conn, deed| operate::on_dead(conn, channel, choice, deed))?;
         let mut after = Some(0);
         while let Some(last) = after {
-            after = self.step(|conn, _| operate::mend_lanes(conn, channel, last, STEP))?;
+            after = self.step(|conn, _| operate::mend_lanes(conn, channel, last, steps::STEP))?;
         }
         Ok(())
     }
@@ -245,14 +265,15 @@ impl<'a> Operator<'a> {
     /// [`Error::Refused`] for a selection of messages that are not sent.
     pub fn send_all_again(&self, selection: &Selection) -> Result<u64> {
         let ids = self.selected_again(selection)?;
-        let (mut rest, mut sent) = (ids.as_slice(), 0);
-        while !rest.is_empty() {
-            let some = rest.get(..STEP).unwrap_or(rest);
-            let (seen, more) = self.step(|conn, deed| again::send_each(conn, some, deed))?;
-            rest = rest.get(seen..).unwrap_or_default();
-            sent += more;
-        }
-        Ok(sent)
+        let (sent, ended) = self.each(&ids, again::send_if);
+        ended.map(|()| sent.into_iter().filter(|it| *it).count() as u64)
+    }
+
+    /// [Sends again](Self::send_again) these messages in their order, each under its own key with
+    /// `-again` behind it, in steps, up to the first of which that cannot be; answers what was put in, and
+    /// how it ended. What was done before it stays done.
+    pub fn send_each_again(&self, ids: &[i64]) -> (Vec<SentAgain>, Result<()>) {
+        self.each(ids, |conn, id, deed| again::send(conn, id, None, deed))
     }
 
     /// The ids of the selected messages that were not sent again yet, in order; 8 bytes for each.
@@ -332,13 +353,15 @@ impl<'a> Operator<'a> {
             )));
         }
         let ids = select::matching(&*self.outbox.shared().reader()?, selection)?;
-        let mut changed = 0;
-        for step in ids.chunks(STEP) {
-            changed += self.step(|conn, deed| {
-                operate::act_on_all(conn, step, selection.status, action, deed)
-            })?;
-        }
-        Ok(changed)
+        let (changed, ended) = self.each(&ids, |conn, id, deed| {
+            operate::act_if(conn, id, status, action, deed)
+        });
+        ended.map(|()| changed.into_iter().filter(|it| *it).count() as u64)
+    }
+
+    fn act_on_each(&self, ids: &[i64], action: Action) -> (usize, Result<()>) {
+        let (done, ended) = self.each(ids, |conn, id, deed| operate::act(conn, id, action, deed));
+        (done.len(), ended)
     }
 
     fn deed(&self) -> Deed<'_> {
@@ -347,31 +370,6 @@ impl<'a> Operator<'a> {
             reason: self.reason.as_deref(),
             now: self.outbox.shared().now(),
         }
-    }
-
-    /// One of several transactions. Between them the lock is left free.
-    fn step<T>(&self, act: impl FnOnce(&Connection, Deed<'_>) -> Result<T>) -> Result<T> {
-        let clock = self.outbox.shared().clock();
-        let begun = clock.monotonic();
-        let done = self.write(act)?;
-        let held = clock.monotonic().saturating_sub(begun);
-        crate::clock::pause(held.saturating_mul(MANNERS));
-        Ok(done)
-    }
-
-    /// One transaction. Afterwards the pumps of this process look.
-    fn write<T>(&self, act: impl FnOnce(&Connection, Deed<'_>) -> Result<T>) -> Result<T> {
-        let shared = self.outbox.shared();
-        shared.opener().check_writable()?;
-        let conn = shared.reader()?;
-        let tx = operate::begin(&conn)?;
-        let done = act(&tx, self.deed())?;
-        match self.dry_run {
-            true => tx.rollback()?,
-            false => tx.commit()?,
-        }
-        shared.look();
-        Ok(done)
     }
 }
 

@@ -39,9 +39,6 @@ const DONE: &str =
 const IS_DONE: &str = "
 SELECT EXISTS (SELECT 1 FROM outbox_audit WHERE action = 'send_again' AND message = ?1)";
 
-/// Payload bytes of one transaction, about.
-const BYTES: i64 = 1 << 20;
-
 /// The messages that were sent again already, as far as the record goes back.
 pub(crate) fn done(conn: &Connection) -> Result<BTreeSet<i64>> {
     let mut statement = conn.prepare_cached(DONE)?;
@@ -100,27 +97,14 @@ pub(crate) fn send(
     copy(conn, id, &former, key, deed)
 }
 
-/// Those of them that can be sent again, up to a bound of bytes; answers how many of `ids` were seen
-/// to, and how many were sent.
-pub(crate) fn send_each(conn: &Connection, ids: &[i64], deed: Deed<'_>) -> Result<(usize, u64)> {
-    let (mut seen, mut sent, mut bytes) = (0, 0, 0_i64);
-    for id in ids {
-        let done = former(conn, *id).and_then(|it| {
-            bytes = bytes.saturating_add(it.bytes);
-            copy(conn, *id, &it, None, deed)
-        });
-        match done {
-            Ok(_) => sent += 1,
-            // Nothing was written then.
-            Err(Error::Refused(_) | Error::NotFound(_) | Error::InvalidMessage { .. }) => {}
-            Err(error) => return Err(error),
-        }
-        seen += 1;
-        if bytes >= BYTES {
-            break;
-        }
+/// Sends it again if it can be; answers whether it did.
+pub(crate) fn send_if(conn: &Connection, id: i64, deed: Deed<'_>) -> Result<bool> {
+    match former(conn, id).and_then(|it| copy(conn, id, &it, None, deed)) {
+        Ok(_) => Ok(true),
+        // Nothing was written then.
+        Err(Error::Refused(_) | Error::NotFound(_) | Error::InvalidMessage { .. }) => Ok(false),
+        Err(error) => Err(error),
     }
-    Ok((seen, sent))
 }
 
 /// A refusal has written nothing.

@@ -146,27 +146,34 @@ pub(crate) fn act(conn: &Connection, id: i64, action: Action, deed: Deed<'_>) ->
     }
 }
 
-/// Retries or cancels those of `ids` that still stand where they were found; returns how many.
-pub(crate) fn act_on_all(
+/// Retries or cancels a message that still stands where it was found; answers whether it did.
+pub(crate) fn act_if(
     conn: &Connection,
-    ids: &[i64],
+    id: i64,
     found: Status,
     action: Action,
     deed: Deed<'_>,
-) -> Result<u64> {
-    let mut changed = 0;
-    for id in ids {
-        let Some(place) = place(conn, *id)? else {
-            continue;
-        };
-        // A follower becomes pending by itself, and the other way round.
-        let lane = |it: Status| matches!(it, Status::Pending | Status::Waiting);
-        let same = place.status == found || lane(place.status) && lane(found);
-        if same && change(conn, *id, action, &place, deed)? {
-            changed += 1;
-        }
+) -> Result<bool> {
+    let Some(place) = place(conn, id)? else {
+        return Ok(false);
+    };
+    // A follower becomes pending by itself, and the other way round.
+    let lane = |it: Status| matches!(it, Status::Pending | Status::Waiting);
+    let same = place.status == found || lane(place.status) && lane(found);
+    Ok(same && change(conn, id, action, &place, deed)?)
+}
+
+/// Does something whole or not at all, within the caller's transaction. An error may have ended that.
+pub(crate) fn whole<T>(conn: &Connection, act: impl FnOnce() -> Result<T>) -> Result<T> {
+    conn.prepare_cached("SAVEPOINT outbox_one")?.execute([])?;
+    let done = act();
+    if done.is_err() && !conn.is_autocommit() {
+        conn.prepare_cached("ROLLBACK TO outbox_one")?.execute([])?;
     }
-    Ok(changed)
+    if !conn.is_autocommit() {
+        conn.prepare_cached("RELEASE outbox_one")?.execute([])?;
+    }
+    done
 }
 
 /// Gives a message other content or another moment; answers its id, another one where it moves.

@@ -30,6 +30,7 @@ mod fixture;
 mod foreign_hands;
 #[cfg(feature = "http")]
 mod http;
+mod manners;
 mod model;
 mod mutants;
 #[cfg(feature = "netwatch")]

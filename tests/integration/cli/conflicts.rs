@@ -288,3 +288,16 @@ fn nothing_of_a_conflict_is_lost_for_programs() {
     let shown = desk.json(["conflicts", "till.db", "2", "--json"]);
     assert_eq!(&shown, broken);
 }
+
+#[test]
+fn a_conflict_that_is_named_twice_is_decided_once_dry_or_not() {
+    let desk = till();
+    for args in [&["--dry-run"][..], &[]] {
+        let args = ["conflicts", "till.db", "1", "1", "--drop", "--json"]
+            .iter()
+            .chain(args);
+        let done = desk.json(args);
+        assert_eq!(done["count"], 1);
+        assert_eq!(done["resolved"].as_array().unwrap().len(), 1);
+    }
+}

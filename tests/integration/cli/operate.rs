@@ -351,3 +351,49 @@ fn retry_and_cancel_take_several_states_as_list_does() {
     let retried = desk.done(["retry", "till.db", "--all", "--status=dead,expired"]);
     assert_eq!(retried, "2 messages retried\n");
 }
+
+/// The transactions that the log of a file holds.
+fn transactions(desk: &Desk) -> usize {
+    let log = std::fs::read(desk.path("till.db-wal")).unwrap();
+    let number = |at: usize| u32::from_be_bytes(log[at..at + 4].try_into().unwrap());
+    let frame = 24 + number(8) as usize;
+    // A frame of the present log repeats its salt, and the last one of a commit has the file's size.
+    let frames = (32..log.len() + 1 - frame).step_by(frame);
+    frames
+        .filter(|at| log[at + 8..at + 16] == log[16..24] && number(at + 4) != 0)
+        .count()
+}
+
+#[test]
+fn what_is_done_to_many_is_done_in_few_transactions() {
+    const MANY: usize = 200;
+    let desk = Desk::new();
+    let sql = desk.sql();
+    let fill = "WITH RECURSIVE n (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM n WHERE n < 200)
+                INSERT INTO outbox (channel, dedupe_key, payload) SELECT 'sales', 'S-' || n, ";
+    sql.execute_batch(&format!("{fill} 'one' FROM n")).unwrap();
+    let named: Vec<_> = (1..=MANY).map(|it| format!("id:{it}")).collect();
+    let named: Vec<_> = named.iter().map(String::as_str).collect();
+    let few = |args: &[&str]| {
+        sql.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+            .unwrap();
+        let done = desk.json(args.iter().chain(&["--json"]));
+        assert_eq!(done["count"], MANY, "{args:?}");
+        let transactions = transactions(&desk);
+        assert!(
+            (1..MANY / 2).contains(&transactions),
+            "{transactions} of {}",
+            args[0]
+        );
+    };
+    few(&[&["cancel", "till.db"], named.as_slice()].concat());
+    few(&[&["retry", "till.db"], named.as_slice()].concat());
+    sql.execute_batch("UPDATE outbox SET status = 'sent', settled_at = 1")
+        .unwrap();
+    few(&[&["send-again", "till.db"], named.as_slice()].concat());
+    sql.execute_batch(&format!(
+        "{fill} 'two' FROM n WHERE true ON CONFLICT DO NOTHING"
+    ))
+    .unwrap();
+    few(&["conflicts", "till.db", "--all", "--drop"]);
+}

@@ -3,10 +3,13 @@
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
@@ -21,6 +24,8 @@ pub(crate) struct Terminal {
 impl Terminal {
     pub(crate) fn new(columns: u16, rows: u16) -> Self {
         let hand = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        // A child that had it as well would keep it open.
+        fcntl_setfd(&hand, FdFlags::CLOEXEC).unwrap();
         grantpt(&hand).unwrap();
         unlockpt(&hand).unwrap();
         let size = Winsize {
@@ -37,7 +42,13 @@ impl Terminal {
     pub(crate) fn start(&self, mut command: Command) -> Child {
         let name = ptsname(&self.hand, Vec::new()).unwrap();
         let path = Path::new(std::ffi::OsStr::from_bytes(name.as_bytes()));
-        let line = || OpenOptions::new().read(true).write(true).open(path);
+        let line = || {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true);
+            options
+                .custom_flags(OFlags::NOCTTY.bits() as i32)
+                .open(path)
+        };
         command
             .stdin(line().unwrap())
             .stdout(line().unwrap())

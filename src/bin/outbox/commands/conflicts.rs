@@ -1,6 +1,6 @@
 //! `outbox conflicts`: duplicates with other content, and what becomes of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::Context;
@@ -178,29 +178,37 @@ fn decide(arguments: &Arguments, resolution: &Resolution, out: &mut Out) -> anyh
     if arguments.dry_run {
         operator = operator.dry_run();
     }
+    // Once each, in the order in which they were given.
+    let mut named = BTreeSet::new();
     let mut which = arguments.which.clone();
+    which.retain(|it| named.insert(*it));
     if arguments.all {
         each(&outbox, arguments.channel.as_deref(), |page| {
             which.extend(page.iter().map(|it| it.id));
             Ok(())
         })?;
     }
-    let mut resolved = Vec::new();
-    for conflict in which {
-        let message =
-            operator
-                .resolve(conflict, resolution)
-                .with_context(|| match resolved.len() {
-                    0 => format!("conflict {conflict} stays"),
-                    before => format!(
-                        "conflict {conflict} stays, and those after it; {} before it",
-                        said(before, arguments.dry_run)
-                    ),
-                })?;
-        // Whatever id it would get, it has none yet.
-        let message = message.filter(|_| !arguments.dry_run || *resolution == Resolution::Replace);
-        resolved.push(Resolved { conflict, message });
+    let (done, ended) = operator.resolve_each(&which, resolution);
+    if let (Err(error), Some(conflict)) = (ended, which.get(done.len())) {
+        let before = match done.len() {
+            0 => String::new(),
+            number => format!(
+                ", and those after it; {} before it",
+                said(number, arguments.dry_run)
+            ),
+        };
+        return Err(error).context(format!("conflict {conflict} stays{before}"));
     }
+    // Whatever id it would get, it has none yet.
+    let known = !arguments.dry_run || *resolution == Resolution::Replace;
+    let resolved: Vec<_> = which
+        .into_iter()
+        .zip(done)
+        .map(|(conflict, message)| Resolved {
+            conflict,
+            message: message.filter(|_| known),
+        })
+        .collect();
     if arguments.format.json {
         return out.json(&Done {
             count: resolved.len() as u64,

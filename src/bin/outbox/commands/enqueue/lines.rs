@@ -182,7 +182,7 @@ fn store(
     }
     let operator = operator(outbox, None);
     let choice = arguments.on_duplicate.into();
-    let done = outbox.transaction(|tx| {
+    let done = operator.transaction(|tx| {
         let mut done = Vec::new();
         for Taken {
             number,

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
-use sqlite_outbox::{Operator, Outbox, Selection, SentAgain, Status};
+use sqlite_outbox::{Entry, Operator, Outbox, Selection, SentAgain, Status};
 
 use super::{FIRST, entries, first, name, operator, remark};
 use crate::args::{self, Database, Exit, Format, Usage};
@@ -178,31 +178,35 @@ fn some(
     operator: &Operator<'_>,
     out: &mut Out,
 ) -> anyhow::Result<()> {
-    let key = arguments.key.as_deref();
-    let mut chosen = Vec::new();
+    let mut chosen: Vec<Entry> = Vec::new();
     for which in &arguments.which {
         let entry = outbox.find(which, arguments.channel.as_deref())?;
-        if chosen
-            .iter()
-            .all(|it: &sqlite_outbox::Entry| it.id != entry.id)
-        {
-            operator.clone().dry_run().send_again(entry.id, key)?;
+        if chosen.iter().all(|it| it.id != entry.id) {
             chosen.push(entry);
         }
     }
-    let mut sent = Vec::new();
-    for entry in chosen {
-        let SentAgain { id, dedupe_key, .. } = operator
-            .send_again(entry.id, key)
-            .with_context(|| format!("stopped early, {}", said(sent.len() as u64, false)))?;
-        sent.push(Sent {
+    let ids: Vec<_> = chosen.iter().map(|it| it.id).collect();
+    let send = |operator: &Operator<'_>| match (&arguments.key, ids.as_slice()) {
+        (Some(key), [id]) => match operator.send_again(*id, Some(key)) {
+            Ok(sent) => (vec![sent], Ok(())),
+            Err(error) => (Vec::new(), Err(error)),
+        },
+        (_, ids) => operator.send_each_again(ids),
+    };
+    send(&operator.clone().dry_run()).1?;
+    let (done, ended) = send(operator);
+    ended.with_context(|| format!("stopped early, {}", said(done.len() as u64, false)))?;
+    let sent: Vec<_> = chosen
+        .into_iter()
+        .zip(done)
+        .map(|(entry, SentAgain { id, dedupe_key, .. })| Sent {
             former: entry.id,
             named: name(&entry),
             former_key: entry.dedupe_key,
             id: (!arguments.dry_run).then_some(id),
             dedupe_key,
-        });
-    }
+        })
+        .collect();
     if arguments.format.json {
         return out.json(&Done {
             count: sent.len() as u64,

@@ -79,10 +79,14 @@ impl Deed {
         all.filter(|it| named.contains(it)).collect()
     }
 
-    fn act(self, operator: &Operator<'_>, id: i64) -> sqlite_outbox::Result<()> {
+    fn act_on_each(
+        self,
+        operator: &Operator<'_>,
+        ids: &[i64],
+    ) -> (usize, sqlite_outbox::Result<()>) {
         match self {
-            Self::Retry => operator.retry(id),
-            Self::Cancel => operator.cancel(id),
+            Self::Retry => operator.retry_each(ids),
+            Self::Cancel => operator.cancel_each(ids),
         }
     }
 
@@ -280,10 +284,9 @@ fn some(
         warn(invalid);
     }
     if !arguments.dry_run {
-        for (done, id) in chosen.keys().enumerate() {
-            deed.act(operator, *id)
-                .with_context(|| format!("stopped early, {}", deed.said(done as u64, false)))?;
-        }
+        let ids: Vec<_> = chosen.keys().copied().collect();
+        let (done, ended) = deed.act_on_each(operator, &ids);
+        ended.with_context(|| format!("stopped early, {}", deed.said(done as u64, false)))?;
     }
     Ok(chosen)
 }

@@ -86,7 +86,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         &signals,
         arguments,
     );
-    drop(screen);
+    match is_there() {
+        true => drop(screen),
+        // Nothing is left to be given back, and a complaint of that would find no stderr either.
+        false => std::mem::forget(screen),
+    }
     link.end();
     match ended {
         // A view without a terminal is a view that was closed.

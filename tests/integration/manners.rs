@@ -1,0 +1,95 @@
+//! Many changes by a person, beside an application that sells.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sqlite_outbox::testing::ManualClock;
+use sqlite_outbox::{Clock, Error, Message, Outbox, Resolution};
+
+use crate::costs::{count, note_statements, ran};
+use crate::desk::{Desk, START};
+use crate::fixture::{Till, column, put};
+
+/// A slow machine: whoever looks at the clock finds that time has passed.
+#[derive(Debug)]
+struct Slow(ManualClock);
+
+impl Clock for Slow {
+    fn wall(&self) -> i64 {
+        self.0.wall()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.advance(Duration::from_millis(5));
+        self.0.monotonic()
+    }
+}
+
+/// So many messages, and an outbox whose statements are counted.
+fn till(clock: Arc<dyn Clock>, messages: usize) -> (Till, Outbox, Vec<i64>) {
+    let till = Till::new();
+    let options = Outbox::options().clock(clock).on_connect(|conn| {
+        note_statements(conn);
+        Ok(())
+    });
+    let outbox = options.open(&till.path).unwrap();
+    let ids = (0..messages)
+        .map(|_| put(&outbox, &Message::text("sales", "x")).unwrap().id())
+        .collect();
+    ran();
+    (till, outbox, ids)
+}
+
+fn commits() -> usize {
+    count(&ran(), |sql| sql == "COMMIT")
+}
+
+#[test]
+fn named_or_selected_many_are_changed_by_few_transactions() {
+    let (_till, outbox, ids) = till(ManualClock::at(START).shared(), 600);
+    let anna = outbox.operator("anna");
+    let (done, ended) = anna.cancel_each(&ids);
+    ended.unwrap();
+    assert_eq!((done, commits()), (600, 3));
+    let (done, ended) = anna.retry_each(&ids);
+    ended.unwrap();
+    assert_eq!((done, commits()), (600, 3));
+}
+
+#[test]
+fn a_transaction_that_takes_long_is_ended_and_leaves_the_lock_four_times_as_long() {
+    let clock = Arc::new(Slow(ManualClock::at(START)));
+    let (_till, outbox, ids) = till(clock, 8);
+    let begun = Instant::now();
+    let (done, ended) = outbox.operator("anna").cancel_each(&ids);
+    ended.unwrap();
+    // Two of them take the ten milliseconds; with the commit each transaction held the lock for 20.
+    assert_eq!((done, commits()), (8, 4));
+    assert!(begun.elapsed() >= Duration::from_millis(4 * 4 * 20));
+    let begun = Instant::now();
+    let anna = outbox.operator("anna");
+    anna.transaction(|tx| anna.enqueue(tx, &Message::text("sales", "y")))
+        .unwrap();
+    assert!(begun.elapsed() >= Duration::from_millis(4 * 5));
+}
+
+#[test]
+fn those_before_one_that_refuses_are_done_and_it_leaves_no_trace() {
+    let desk = Desk::new();
+    let ids = ["S-1", "S-2", "S-3"].map(|key| {
+        let id = desk.put(Message::text("sales", "one").dedupe_key(key));
+        desk.put(Message::text("sales", "two").dedupe_key(key).keep_aside());
+        id
+    });
+    desk.anna().cancel(ids[1]).unwrap();
+    let (done, ended) = desk.anna().resolve_each(&[1, 2, 3], &Resolution::Replace);
+    assert_eq!(done, [Some(ids[0])]);
+    assert!(matches!(ended, Err(Error::Refused(_))), "{ended:?}");
+    let actions = column(
+        &desk.till.sql(),
+        "SELECT action FROM outbox_audit ORDER BY id",
+    );
+    assert_eq!(actions, ["cancel", "conflict_replace"]);
+    let left = desk.outbox.conflicts(None, 0, 10).unwrap();
+    assert_eq!(left.iter().map(|it| it.id).collect::<Vec<_>>(), [2, 3]);
+}
