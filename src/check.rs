@@ -1,7 +1,7 @@
 //! Whether a file and its outbox are well: what is found, and what to do about it.
 
 mod channel;
-mod contract;
+pub(crate) mod contract;
 mod storage;
 mod unnoticed;
 
@@ -12,6 +12,7 @@ use crate::condition::{Finding, Severity};
 use crate::error::{Error, Result};
 use crate::outbox::Outbox;
 use crate::printable::printable_name;
+use crate::retry::LONGEST_WAIT;
 use crate::settings::MAX_LEASE;
 use crate::stats::{Age, ChannelState, ChannelStats, Stats, far_ahead};
 use crate::store::check::{self, Horizon, Seen};
@@ -24,8 +25,7 @@ const DAY: i64 = 24 * HOUR;
 
 const DAMAGED: &str = "damaged";
 
-/// Beyond any back-off that makes sense.
-const LONGEST_WAIT: i64 = 31 * DAY;
+const UNATTENDED: &str = "unattended";
 
 impl Outbox {
     /// Looks for everything that is wrong with the file and its outbox, the gravest first, and says
@@ -65,17 +65,33 @@ impl Outbox {
             }
         }
         found.extend(storage::findings(&info, rusqlite::version_number()));
-        if !check::is_writable(&conn)? {
-            found.push(Finding::new(
-                Note,
-                "not_writable",
-                "this user may not write the file; what is told is what can be read",
-                "a program that enqueues or sends has to run as a user who may write the file, its \
-                 folder and the -wal, -shm or -journal beside it",
-            ));
-        } else if check::is_locked(&conn)? {
-            found.push(storage::locked());
+        if let Some(mut hindrance) = storage::hindrance(&conn)? {
+            // Then it may be the cause, and it comes first.
+            if found.iter().any(|it| it.code == UNATTENDED) {
+                hindrance.severity = hindrance.severity.max(Warning);
+            }
+            found.insert(0, hindrance);
         }
+        // Nobody can send: to start what sends would not help.
+        if found
+            .iter()
+            .any(|it| matches!(it.code, "write_lock" | "schema_too_new"))
+        {
+            found.retain(|it| it.code != UNATTENDED);
+        }
+        found.sort_by_key(Finding::rank);
+        Ok(found)
+    }
+
+    /// What keeps the messages of the file from being sent, or this program from sending them, whatever
+    /// the channels say: parts of the outbox that are missing, a newer program that forbids it, a write
+    /// lock that somebody keeps, a file that this user may not write. Changes nothing; takes two seconds
+    /// where the lock is kept, else a moment. [`check`](Self::check) has them too.
+    pub fn obstacles(&self) -> Result<Vec<Finding>> {
+        let conn = self.shared().opener().open()?;
+        let mut found = contract::parts(&conn)?;
+        found.extend(contract::writer(&conn)?);
+        found.extend(storage::hindrance(&conn)?);
         found.sort_by_key(Finding::rank);
         Ok(found)
     }
@@ -338,7 +354,7 @@ fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
             let text = format!("{told}: messages have been due for an hour, and nobody sends them");
             let remedy = "no program drains this channel: start the application's pump, or \
                           `outbox run`, with a route for it";
-            found.push(Finding::new(Warning, "unattended", text, remedy).channel(&shown));
+            found.push(Finding::new(Warning, UNATTENDED, text, remedy).channel(&shown));
         }
     }
     if stats.conflicts > 0 {

@@ -81,7 +81,7 @@ pub(crate) struct Channel {
 
 /// Until when a channel in trouble is left alone; `None`: it is to be probed. An `until` further away
 /// than any wait of ours was written by a wrong clock, or by hand, and counts as passed.
-pub(crate) fn left_alone(state: ChannelState, until: Option<i64>, now: i64) -> Option<i64> {
+fn left_alone(state: ChannelState, until: Option<i64>, now: i64) -> Option<i64> {
     let longest = match state {
         ChannelState::Holding => crate::retry::HOLD_MAX,
         _ => PROBE_CEILING,
@@ -101,6 +101,23 @@ impl Channel {
         match left_alone(self.state, self.until, now) {
             Some(until) => Admission::Closed(Some(until)),
             None => Admission::Probe(self.turn),
+        }
+    }
+
+    /// When it is tried again, or was to be, as a drain that begins now takes it: a hold that was asked
+    /// for by a clock that ran ahead lasts its whole span, and what is further away than any wait of
+    /// ours has come.
+    pub(crate) fn next_try(&self, now: i64) -> Option<i64> {
+        let until = self.until.filter(|it| *it > now);
+        let mut begun = Self {
+            pause: None,
+            ..self.clone()
+        };
+        begun.mend_hold(now);
+        match (until, begun.admission(now)) {
+            (None, _) => self.until,
+            (Some(_), Admission::Closed(at)) => at,
+            (Some(_), _) => Some(now),
         }
     }
 

@@ -129,6 +129,25 @@ pub(crate) fn give_back_delay(dice: &mut Dice) -> i64 {
     dice.between(GIVE_BACK_MAX / 2, GIVE_BACK_MAX)
 }
 
+/// Beyond any back-off that makes sense.
+pub(crate) const LONGEST_WAIT: i64 = 31 * 24 * 3600 * 1000;
+
+/// When a message is due, as a drain that begins now takes it: a moment that no wait reaches, and that
+/// is no schedule, was stamped by a clock that ran ahead.
+pub(crate) fn due_at(next_attempt: i64, available: Option<i64>, now: i64) -> i64 {
+    let stamped = next_attempt > now.saturating_add(LONGEST_WAIT);
+    match stamped && available.is_none_or(|it| it <= now) {
+        true => now,
+        false => next_attempt,
+    }
+}
+
+/// Whether a message waits for a moment of its own, and not for its channel's next try: by a minute, as
+/// what is given back uncharged waits for some seconds too.
+pub(crate) fn outlasts(due: i64, next_try: Option<i64>, now: i64) -> bool {
+    due > next_try.unwrap_or(now).max(now).saturating_add(60_000)
+}
+
 /// The longest a receiver's Retry-After is honoured.
 pub(crate) const HOLD_MAX: i64 = 24 * 3600 * 1000;
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::circuit::OnDead;
 use crate::clock::FIRST_HONEST;
+use crate::retry;
 
 /// A channel's state as a person sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
@@ -146,9 +147,8 @@ impl ChannelStats {
             self.state,
             ChannelState::Offline | ChannelState::Unauthorised | ChannelState::Rejecting
         );
-        // What is given back waits for some seconds.
-        let soon = self.until.unwrap_or(now).max(now).saturating_add(60_000);
-        self.next_due.filter(|(_, at)| probed && *at > soon)
+        self.next_due
+            .filter(|(_, at)| probed && retry::outlasts(*at, self.until, now))
     }
 }
 
@@ -221,7 +221,8 @@ impl fmt::Display for Age {
 }
 
 /// How long something lasts, as people say it: `for 14 min`. What began by a clock that stood in
-/// 1970, and is looked at by a right one, has no length that means anything.
+/// 1970, and is looked at by a right one, has no length that means anything, nor has what began by one
+/// that ran ahead.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lasting {
     pub(crate) since: i64,
@@ -230,7 +231,8 @@ pub(crate) struct Lasting {
 
 impl Lasting {
     pub(crate) fn is_known(self) -> bool {
-        self.since >= FIRST_HONEST || self.now < FIRST_HONEST
+        let begun = self.since >= FIRST_HONEST || self.now < FIRST_HONEST;
+        begun && !is_ahead(self.since, self.now)
     }
 }
 
@@ -241,6 +243,11 @@ impl fmt::Display for Lasting {
             false => f.write_str("since a time when the clock was wrong"),
         }
     }
+}
+
+/// Whether a moment that has come lies ahead: a clock was wrong then, or is now.
+pub(crate) fn is_ahead(at: i64, now: i64) -> bool {
+    at > now.saturating_add(60_000)
 }
 
 /// A schedule beyond this is no honest one: ten years from now, or from when clocks can be right.
@@ -322,6 +329,10 @@ mod tests {
         assert_eq!(lasting(FIRST_HONEST, now), "for 14 min");
         assert_eq!(lasting(3_000, now), "since a time when the clock was wrong");
         assert_eq!(lasting(3_000, 5_000), "for 2 s", "while it is wrong");
+        assert_eq!(
+            lasting(now + 86_400_000, now),
+            "since a time when the clock was wrong"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use Severity::{Note, Warning};
 
-use super::DAY;
+use super::{DAY, HOUR};
 use crate::condition::{Finding, Severity};
 use crate::dispatch::{self, Failure};
 use crate::printable::printable_name;
@@ -74,6 +74,11 @@ pub(super) fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
         _ => return None,
     };
     let waits = channel.waits_for(now);
+    // The receiver may be back long before.
+    let severity = match waits {
+        Some((_, at)) if at.saturating_sub(now) > HOUR => severity.max(Warning),
+        _ => severity,
+    };
     let offline = channel.state == ChannelState::Offline;
     let remedy = match waits {
         Some((id, at)) => format!(

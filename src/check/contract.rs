@@ -30,7 +30,7 @@ pub(super) fn parts(conn: &Connection) -> Result<Vec<Finding>> {
     Ok(vec![finding.of(missing.len() as u64, None)])
 }
 
-pub(super) fn writer(conn: &Connection) -> Result<Vec<Finding>> {
+pub(crate) fn writer(conn: &Connection) -> Result<Vec<Finding>> {
     let Err(error @ Error::SchemaTooNew { .. }) = schema::check_writer(conn) else {
         return Ok(Vec::new());
     };
@@ -38,8 +38,11 @@ pub(super) fn writer(conn: &Connection) -> Result<Vec<Finding>> {
         Fault,
         "schema_too_new",
         error.to_string(),
-        "a newer program has forbidden older ones to write here: programs as old as this one can \
-         only look at the file",
+        concat!(
+            "a newer program has forbidden older ones to write here, and this one, version ",
+            env!("CARGO_PKG_VERSION"),
+            ", can only look: use the `outbox` that comes with the program which writes the file"
+        ),
     )])
 }
 

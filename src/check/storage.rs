@@ -1,6 +1,10 @@
 //! The file as it lies on its disk: journal, log, unused space, and the SQLite that reads it.
 
+use rusqlite::Connection;
+
 use crate::condition::{FileInfo, Finding, Severity};
+use crate::error::Result;
+use crate::store::check;
 
 use Severity::{Note, Warning};
 
@@ -20,10 +24,9 @@ pub(super) fn findings(info: &FileInfo, sqlite: i32) -> Vec<Finding> {
         true => Finding::new(
             Note,
             "journal_mode",
-            "for the record: the file has a write-ahead log; connections of the outbox commit with synchronous=FULL or \
-             more, which a power cut does not undo",
-            "see that the application sets synchronous=FULL too: with NORMAL a power cut takes back \
-             its last commits, the sale and its message together",
+            "for the record: the file has a write-ahead log; a power cut undoes no commit of the outbox",
+            "the application should set synchronous=FULL as well: with NORMAL a power cut takes back its \
+             last commits, the sale and its message together",
         ),
         false => Finding::new(
             Note,
@@ -75,8 +78,23 @@ pub(super) fn findings(info: &FileInfo, sqlite: i32) -> Vec<Finding> {
     found
 }
 
+/// What keeps this program from writing.
+pub(super) fn hindrance(conn: &Connection) -> Result<Option<Finding>> {
+    if !check::is_writable(conn)? {
+        return Ok(Some(Finding::new(
+            Note,
+            "not_writable",
+            "this user may not write the file; what is told is what can be read",
+            "a program that enqueues or sends has to run as a user who may write the file, its \
+             folder and the -wal, -shm or -journal beside it: `ls -l` shows whose they are, `chown` \
+             gives them to that user",
+        )));
+    }
+    Ok(check::is_locked(conn)?.then(locked))
+}
+
 /// Somebody keeps the write lock.
-pub(super) fn locked() -> Finding {
+fn locked() -> Finding {
     Finding::new(
         Warning,
         "write_lock",

@@ -12,6 +12,7 @@ use crate::dispatch::Dispatcher;
 use crate::drain::{ClaimedRun, Cycle, Drainer, Follow, Report};
 use crate::error::{Error, Result};
 use crate::observer::{Event, Observer};
+use crate::printable::printable_name;
 use crate::pump::bell::{Bell, Heard};
 use crate::pump::work::Work;
 use crate::pump::worker::Shop;
@@ -323,6 +324,7 @@ fn start(shop: &Shop, spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>) {
 fn log_event(event: &Event) {
     match event {
         Event::Delivered { id, channel, .. } => {
+            let channel = printable_name(channel);
             log::debug!(target: MESSAGES, "{channel}: message {id} delivered")
         }
         Event::Retried {
@@ -332,10 +334,12 @@ fn log_event(event: &Event) {
             error,
             ..
         } => {
+            let channel = printable_name(channel);
             let charge = if *charged { "charged" } else { "not charged" };
             log::info!(target: MESSAGES, "{channel}: message {id} failed ({charge}): {error}");
         }
         Event::Dead { id, channel, error } => {
+            let channel = printable_name(channel);
             log::warn!(target: EVENTS, "{channel}: message {id} is a dead letter: {error}");
         }
         Event::Channel {
@@ -343,6 +347,7 @@ fn log_event(event: &Event) {
             state,
             reason,
         } => {
+            let channel = printable_name(channel);
             let level = match state {
                 ChannelState::Ok => log::Level::Info,
                 _ => log::Level::Warn,
@@ -355,12 +360,16 @@ fn log_event(event: &Event) {
             by,
             reason,
         } => {
+            let channel = printable_name(channel);
             let by = by.as_deref().unwrap_or("somebody");
             let reason = reason.as_deref().unwrap_or("no reason given");
             log::warn!(target: EVENTS, "{channel} was paused by {by}: {reason}");
         }
-        Event::Resumed { channel } => log::info!(target: EVENTS, "{channel} was resumed"),
+        Event::Resumed { channel } => {
+            log::info!(target: EVENTS, "{} was resumed", printable_name(channel));
+        }
         Event::Unrouted { channel } => {
+            let channel = printable_name(channel);
             log::warn!(target: EVENTS, "{channel}: messages wait and there is no route");
         }
         Event::Expired { messages } => {

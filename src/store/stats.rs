@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::circuit::{OnDead, left_alone};
+use crate::circuit::{Channel, OnDead};
 use crate::error::Result;
+use crate::retry;
 use crate::stats::{ChannelState, ChannelStats, Stats};
 use crate::store::read::{Name, number, text, walk};
 
@@ -81,7 +82,7 @@ WITH RECURSIVE used (channel) AS (
   SELECT (SELECT min(o.channel) FROM outbox AS o INDEXED BY outbox_due
            WHERE (o.status = 'pending' OR o.status = 'sending') AND o.channel > used.channel)
     FROM used WHERE used.channel IS NOT NULL)
-SELECT o.channel, o.id, o.next_attempt_at AS at
+SELECT o.channel, o.id, o.next_attempt_at AS at, o.available_at
   FROM used CROSS JOIN outbox AS o
  WHERE o.id = (SELECT p.id FROM outbox AS p INDEXED BY outbox_due
                 WHERE p.channel = used.channel AND p.status = 'pending'
@@ -170,7 +171,7 @@ pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Stats> {
             }
         }
     }
-    next_due(conn, &mut channels)?;
+    next_due(conn, &mut channels, now)?;
     let mut stats = Stats {
         now,
         ..Stats::default()
@@ -192,12 +193,14 @@ pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Stats> {
     Ok(stats)
 }
 
-fn next_due(conn: &Connection, channels: &mut BTreeMap<Name, Known>) -> Result<()> {
+fn next_due(conn: &Connection, channels: &mut BTreeMap<Name, Known>, now: i64) -> Result<()> {
     let mut statement = conn.prepare_cached(NEXT_DUE)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         if let Some(known) = channels.get_mut(&Name::read(row, "channel")?) {
-            known.stats.next_due = number(row, "id")?.zip(number(row, "at")?);
+            let at = number(row, "at")?.zip(Some(number(row, "available_at")?));
+            let at = at.map(|(at, available)| retry::due_at(at, available, now));
+            known.stats.next_due = number(row, "id")?.zip(at);
         }
     }
     Ok(())
@@ -309,13 +312,16 @@ fn states(conn: &Connection, now: i64) -> Result<BTreeMap<Name, Known>> {
 }
 
 fn state(row: &Row<'_>, now: i64) -> rusqlite::Result<ChannelStats> {
-    let state = ChannelState::parse(&text(row, "state")?.unwrap_or_default());
-    // What no drain believes is due now.
-    let until = |at: i64| left_alone(state, Some(at), now).unwrap_or(at.min(now));
-    let stored = ChannelStats {
-        state,
+    let circuit = Channel {
+        state: ChannelState::parse(&text(row, "state")?.unwrap_or_default()),
         since: number(row, "since")?,
-        until: number(row, "until")?.map(until),
+        until: number(row, "until")?,
+        ..Channel::default()
+    };
+    let stored = ChannelStats {
+        state: circuit.state,
+        since: circuit.since,
+        until: circuit.next_try(now),
         reason_code: text(row, "reason_code")?,
         reason: text(row, "reason")?,
         clock_skew: number(row, "clock_skew")?,

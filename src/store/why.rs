@@ -7,7 +7,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::circuit::Channel;
 use crate::entry::Status;
 use crate::error::Result;
-use crate::stats::far_ahead;
+use crate::retry::LONGEST_WAIT;
+use crate::stats::{far_ahead, is_ahead};
 use crate::store::read::{Name, number, raw, text, walk};
 use crate::store::retention::settled;
 use crate::store::upkeep::Lane;
@@ -63,17 +64,15 @@ SELECT max(max(
   FROM used WHERE used.channel IS NOT NULL"
 );
 
-/// The first message of each kind of pending ones in a channel, and how many there are of it.
-pub(crate) const KINDS: [&str; 3] = [
-    "SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_due
-      WHERE channel = ?1 AND status = 'pending' AND next_attempt_at <= min(?2, ?3)",
-    "SELECT count(*) AS n, id AS first, min(next_attempt_at) FROM outbox INDEXED BY outbox_due
-      WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > ?2
-        AND next_attempt_at <= ?3",
-    // More than ten years ahead.
-    "SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_due
-      WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > max(?2, ?3)",
-];
+/// How many pending messages of a channel are due within a range of moments, and the first of them.
+pub(crate) const FIRST: &str = "
+SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_due
+ WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > ?2 AND next_attempt_at <= ?3";
+
+/// The same, and the one that is due first.
+pub(crate) const SOONEST: &str = "
+SELECT count(*) AS n, id AS first, min(next_attempt_at) FROM outbox INDEXED BY outbox_due
+ WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > ?2 AND next_attempt_at <= ?3";
 
 /// One message, as far as the reason is to be found in its own row.
 #[derive(Debug)]
@@ -171,6 +170,7 @@ pub(crate) fn last_drain(conn: &Connection, now: i64) -> Result<Option<i64>> {
     let settled: Option<i64> = conn
         .prepare_cached(LAST_DRAIN)?
         .query_row([now], |row| row.get(0))?;
+    let failed = failed.filter(|at| !is_ahead(*at, now));
     let last = failed.into_iter().chain(settled.filter(|it| *it > 0)).max();
     Ok(last.map(|at| at.min(now)))
 }
@@ -190,8 +190,15 @@ pub(crate) fn kinds(conn: &Connection, now: i64) -> Result<Vec<(u64, i64)>> {
             // None of them waits for a moment.
             it if !it.is("pending") || it.latest <= now => kinds.push((it.count, it.first)),
             it => {
-                for sql in KINDS {
-                    let kind = kind(conn, sql, &it.channel, now)?;
+                let (wait, far) = (now.saturating_add(LONGEST_WAIT), far_ahead(now));
+                let far = far.max(wait);
+                for (sql, range) in [
+                    (FIRST, (i64::MIN, now)),
+                    (SOONEST, (now, wait)),
+                    (SOONEST, (wait, far)),
+                    (FIRST, (far, i64::MAX)),
+                ] {
+                    let kind = kind(conn, sql, &it.channel, range)?;
                     kinds.extend(kind.filter(|(count, _)| *count > 0));
                 }
             }
@@ -200,10 +207,15 @@ pub(crate) fn kinds(conn: &Connection, now: i64) -> Result<Vec<(u64, i64)>> {
     Ok(kinds)
 }
 
-fn kind(conn: &Connection, sql: &str, name: &Name, now: i64) -> Result<Option<(u64, i64)>> {
+fn kind(
+    conn: &Connection,
+    sql: &str,
+    name: &Name,
+    (after, until): (i64, i64),
+) -> Result<Option<(u64, i64)>> {
     Ok(conn
         .prepare_cached(sql)?
-        .query_row(params![name, now, far_ahead(now)], |row| {
+        .query_row(params![name, after, until], |row| {
             let count = number(row, "n")?.unwrap_or_default().unsigned_abs();
             Ok(number(row, "first")?.map(|first| (count, first)))
         })?)

@@ -4,16 +4,21 @@ use std::cell::OnceCell;
 
 use rusqlite::Connection;
 
-use crate::circuit::{Admission, Channel};
+use crate::check::contract;
+use crate::circuit::Channel;
 use crate::clock::FIRST_HONEST;
-use crate::dispatch::{Certificate, Dispatcher, Failure};
+use crate::condition::Finding;
+use crate::dispatch::{Dispatcher, Failure};
 use crate::entry::Status;
 use crate::error::{Error, Result};
+use crate::outbox::Outbox;
+use crate::retry;
 use crate::settings::MAX_LEASE;
-use crate::stats::{ChannelState, far_ahead, other_unit};
+use crate::stats::{ChannelState, far_ahead};
 use crate::store::odd::is_page;
 use crate::store::why::{self as evidence, Facts};
 use crate::store::{again, settle};
+use crate::why::blame::{blame, expiry_fault, is_address};
 use crate::why::{Fault, Reason, Why, WhyGroup};
 
 /// A drain that has left no trace for this long does not seem to run.
@@ -24,25 +29,29 @@ const OVERDUE: i64 = 60 * 1000;
 const BEHIND: i64 = 5 * 60 * 1000;
 
 /// Explains one message.
-pub(crate) fn why(
-    conn: &Connection,
-    id: i64,
-    dispatcher: Option<&dyn Dispatcher>,
-    now: i64,
-) -> Result<Why> {
-    let why = Asked::new(conn, dispatcher, now).why(id)?;
+pub(crate) fn why(outbox: &Outbox, id: i64, dispatcher: Option<&dyn Dispatcher>) -> Result<Why> {
+    let conn = outbox.shared().reader()?;
+    let why = Asked::new(outbox, &conn, dispatcher).why(id)?;
     why.ok_or_else(|| Error::NotFound(id.to_string()))
+}
+
+/// Explains some messages.
+pub(crate) fn why_each(outbox: &Outbox, ids: &[i64]) -> Result<Vec<Why>> {
+    let conn = outbox.shared().reader()?;
+    let asked = Asked::new(outbox, &conn, None);
+    let each = ids.iter().map(|id| asked.why(*id).transpose());
+    each.flatten().collect()
 }
 
 /// Explains one message of each kind in each channel.
 pub(crate) fn why_all(
-    conn: &Connection,
+    outbox: &Outbox,
     dispatcher: Option<&dyn Dispatcher>,
-    now: i64,
 ) -> Result<Vec<WhyGroup>> {
-    let asked = Asked::new(conn, dispatcher, now);
+    let conn = outbox.shared().reader()?;
+    let asked = Asked::new(outbox, &conn, dispatcher);
     let mut groups: Vec<WhyGroup> = Vec::new();
-    for (messages, id) in evidence::kinds(conn, now)? {
+    for (messages, id) in evidence::kinds(&conn, asked.now)? {
         // Else it was purged or deleted since.
         let Some(why) = asked.why(id)? else {
             continue;
@@ -59,20 +68,29 @@ pub(crate) fn why_all(
 }
 
 struct Asked<'a> {
+    outbox: &'a Outbox,
     conn: &'a Connection,
     dispatcher: Option<&'a dyn Dispatcher>,
     now: i64,
     /// When a drain last left a trace, once that was looked for.
     last_drain: OnceCell<Option<i64>>,
+    /// What keeps everything from being sent, once that was looked for.
+    obstacle: OnceCell<Option<Finding>>,
 }
 
 impl<'a> Asked<'a> {
-    fn new(conn: &'a Connection, dispatcher: Option<&'a dyn Dispatcher>, now: i64) -> Self {
+    fn new(
+        outbox: &'a Outbox,
+        conn: &'a Connection,
+        dispatcher: Option<&'a dyn Dispatcher>,
+    ) -> Self {
         Self {
+            outbox,
             conn,
             dispatcher,
-            now,
+            now: outbox.shared().now(),
             last_drain: OnceCell::new(),
+            obstacle: OnceCell::new(),
         }
     }
 
@@ -93,6 +111,17 @@ impl<'a> Asked<'a> {
         Ok(last.is_none_or(|it| it < since))
     }
 
+    fn obstacle(&self) -> Result<Option<Finding>> {
+        let known = match self.obstacle.get() {
+            Some(known) => known,
+            None => {
+                let found = self.outbox.obstacles()?.into_iter().next();
+                self.obstacle.get_or_init(|| found)
+            }
+        };
+        Ok(known.clone())
+    }
+
     fn explain(&self, facts: Facts, with_head: bool) -> Result<Why> {
         let now = self.now;
         let late = facts.created_at.saturating_sub(now);
@@ -108,6 +137,7 @@ impl<'a> Asked<'a> {
             stale: false,
             sent_again: false,
             forbidden: false,
+            obstacle: None,
             channel_state: state.state,
             routed: self.dispatcher.map(|it| it.serves(&facts.channel)),
             noticed: None,
@@ -223,16 +253,22 @@ impl<'a> Asked<'a> {
             return Ok(());
         }
         // No probe takes a message before the end of a wait of its own.
-        let own = facts.attempts > 0 && facts.next_attempt_at > state.until.unwrap_or(0).max(now);
+        let due = retry::due_at(facts.next_attempt_at, facts.available_at, now);
+        let next_try = state.next_try(now);
+        let own = match facts.attempts {
+            0 => retry::outlasts(due, next_try, now),
+            _ => due > next_try.unwrap_or(now).max(now),
+        };
         if state.state != ChannelState::Ok && !own && self.troubled(why, facts, state)? {
             return Ok(());
         }
-        if facts.next_attempt_at > far_ahead(now) {
+        if due < facts.next_attempt_at {
             why.reason = Reason::FarAhead;
+            why.fault = Fault::Machine;
             why.until = Some(facts.next_attempt_at);
             return Ok(());
         }
-        if facts.next_attempt_at > now {
+        if due > now {
             why.reason = Reason::BackOff;
             why.fault = blame(
                 facts.code.as_deref(),
@@ -280,10 +316,7 @@ impl<'a> Asked<'a> {
     /// The channel's trouble. False: its next probe is so long overdue that there is no drain, or
     /// it is none.
     fn troubled(&self, why: &mut Why, facts: &Facts, state: &Channel) -> Result<bool> {
-        let until = match state.admission(self.now) {
-            Admission::Closed(until) => until,
-            Admission::Open | Admission::Probe(_) => None,
-        };
+        let until = state.next_try(self.now).filter(|it| *it > self.now);
         if until.is_none() {
             let due = state.until.unwrap_or(self.now).min(self.now);
             let overdue = self.now.saturating_sub(due) > OVERDUE;
@@ -324,10 +357,9 @@ impl<'a> Asked<'a> {
 
     fn due(&self, why: &mut Why, facts: &Facts, state: &Channel, since: i64) -> Result<()> {
         why.since = Some(since.min(self.now));
-        let silent = self.now.saturating_sub(since) > SILENCE && self.silent_since(since)?;
-        if silent {
+        let long = self.now.saturating_sub(since) > SILENCE;
+        if long && self.silent_since(since)? {
             why.reason = Reason::NoDrain;
-            why.fault = Fault::Route;
             // What was heard last may be why nobody tries any more.
             let own = facts.last_error.is_some();
             why.attempted = facts.last_attempt_at.filter(|_| own);
@@ -336,11 +368,24 @@ impl<'a> Asked<'a> {
                 true => facts.code.clone(),
                 false => state.reason_code.clone(),
             };
+            let others = own && self.others_arrived(facts)?;
+            why.fault = match blame(why.cause.as_deref(), why.detail.as_deref(), others) {
+                Fault::Nobody => Fault::Route,
+                known => known,
+            };
         }
-        if let Err(error @ Error::SchemaTooNew { .. }) = crate::schema::check_writer(self.conn) {
-            why.forbidden = true;
-            (why.attempted, why.cause) = (None, None);
-            why.detail = Some(error.to_string());
+        let ban = contract::writer(self.conn)?.pop();
+        why.forbidden = ban.is_some();
+        why.obstacle = match ban {
+            None if long => self.obstacle()?,
+            ban => ban,
+        };
+        if why.obstacle.is_some() {
+            why.fault = match why.forbidden {
+                true => Fault::Route,
+                false => Fault::Machine,
+            };
+            (why.attempted, why.cause, why.detail) = (None, None, None);
         }
         Ok(())
     }
@@ -364,48 +409,4 @@ fn stopped(why: &mut Why, facts: &Facts, state: &Channel) -> bool {
     }
     why.until = None;
     true
-}
-
-/// Whose fault a failure is. Where others of its channel were delivered since, an answer that asks
-/// for another request is about the message.
-fn blame(code: Option<&str>, text: Option<&str>, others: bool) -> Fault {
-    match code {
-        None if others => Fault::Message,
-        None => Fault::Nobody,
-        Some("tls") => match text.and_then(Certificate::told) {
-            Some(Certificate::Expired | Certificate::Authority) => Fault::Receiver,
-            Some(Certificate::Early) => Fault::Machine,
-            Some(Certificate::OtherName) => Fault::Route,
-            Some(Certificate::UnknownIssuer) | None => Fault::Network,
-        },
-        Some(
-            "refused" | "dns" | "timeout" | "proxy" | "unreachable" | "reset" | "portal"
-            | "garbage",
-        ) => Fault::Network,
-        Some("reply_rule") if text.is_some_and(|it| it.split(": ").any(is_page)) => Fault::Network,
-        // Other answers hold the rule.
-        Some("reply_rule") if others => Fault::Receiver,
-        Some("unauthorised" | "no_credentials" | "redirected" | "reply_rule" | "panic") => {
-            Fault::Route
-        }
-        Some("lost" | "interrupted") => Fault::Nobody,
-        // Too slow, too early, too many: as good as no answer.
-        Some("http_408" | "http_425" | "http_429") => Fault::Receiver,
-        Some(code) if others && code.starts_with("http_4") => Fault::Message,
-        Some(_) if is_address(code) => Fault::Route,
-        Some(_) => Fault::Receiver,
-    }
-}
-
-/// Whether an answer says that nothing of this kind is at the address.
-fn is_address(code: Option<&str>) -> bool {
-    matches!(code, Some("http_404" | "http_405" | "http_410"))
-}
-
-/// Whose fault it is that this moment has passed.
-fn expiry_fault(at: Option<i64>) -> Fault {
-    match at.and_then(other_unit) {
-        Some(_) => Fault::Message,
-        None => Fault::Nobody,
-    }
 }

@@ -1,8 +1,10 @@
 //! Why a message has not arrived: what it waits for, whose fault that is, what to do next.
 
+mod blame;
 mod explain;
 mod words;
 
+use crate::condition::Finding;
 use crate::dispatch::Dispatcher;
 use crate::entry::Status;
 use crate::error::Result;
@@ -16,14 +18,18 @@ impl Outbox {
     /// It is read from the file alone, so it is the same in every process; what this process's
     /// pump has to say about itself is in [`Pump::health`](crate::Pump::health).
     pub fn why(&self, id: i64) -> Result<Why> {
-        explain::why(&*self.shared().reader()?, id, None, self.shared().now())
+        explain::why(self, id, None)
     }
 
     /// As [`why`](Self::why), by someone who knows the routes: a channel that the dispatcher does
     /// not serve is [`Reason::Unrouted`](crate::Reason::Unrouted).
     pub fn why_routed(&self, id: i64, dispatcher: &dyn Dispatcher) -> Result<Why> {
-        let now = self.shared().now();
-        explain::why(&*self.shared().reader()?, id, Some(dispatcher), now)
+        explain::why(self, id, Some(dispatcher))
+    }
+
+    /// The same for some messages; those that are not there are left out.
+    pub fn why_each(&self, ids: &[i64]) -> Result<Vec<Why>> {
+        explain::why_each(self, ids)
     }
 
     /// What the whole file is waiting for: for each channel, the reasons with the number of
@@ -32,13 +38,12 @@ impl Outbox {
     /// Messages that are due, that wait for a later moment, that stand behind others, that are
     /// claimed and that are dead are each explained by one of them; [`why`](Self::why) is exact.
     pub fn why_all(&self) -> Result<Vec<WhyGroup>> {
-        explain::why_all(&*self.shared().reader()?, None, self.shared().now())
+        explain::why_all(self, None)
     }
 
     /// As [`why_all`](Self::why_all), by someone who knows the routes.
     pub fn why_all_routed(&self, dispatcher: &dyn Dispatcher) -> Result<Vec<WhyGroup>> {
-        let now = self.shared().now();
-        explain::why_all(&*self.shared().reader()?, Some(dispatcher), now)
+        explain::why_all(self, Some(dispatcher))
     }
 }
 
@@ -49,7 +54,7 @@ pub enum Reason {
     /// Its moment has not come.
     Scheduled,
     /// Its moment is more than ten years ahead, as one that was written in another unit than
-    /// milliseconds.
+    /// milliseconds; or it has no schedule, and is due later than any back-off reaches.
     FarAhead,
     /// An earlier message of its ordering key has to go first.
     Behind {
@@ -141,7 +146,7 @@ pub enum Fault {
     Route,
     /// What lies between.
     Network,
-    /// This machine: its clock.
+    /// This machine: its clock, or the file, which cannot be used as it should.
     Machine,
     /// A person who decided so.
     Operator,
@@ -194,6 +199,10 @@ pub struct Why {
     pub sent_again: bool,
     /// Whether it is due, and only a program newer than this one may send it.
     pub forbidden: bool,
+    /// What keeps it from being sent though it is due, of what [`Outbox::obstacles`] knows.
+    ///
+    /// [`Outbox::obstacles`]: crate::Outbox::obstacles
+    pub obstacle: Option<Finding>,
     /// What it waits for.
     pub reason: Reason,
     /// Whose fault that is.

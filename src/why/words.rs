@@ -5,7 +5,7 @@ use std::fmt;
 use crate::dispatch::{Failure, remedy};
 use crate::entry::Status;
 use crate::printable::{printable, printable_name};
-use crate::stats::{Age, ChannelState, Lasting, Utc, other_unit};
+use crate::stats::{Age, ChannelState, Lasting, Utc, is_ahead, other_unit};
 use crate::why::{Fault, Reason, Why};
 
 impl fmt::Display for Why {
@@ -91,6 +91,12 @@ impl fmt::Display for Why {
                     write!(f, ", but {page}")?;
                 }
             }
+            (Reason::NoDrain | Reason::Due, Some(at), None) if self.obstacle.is_some() => {
+                write!(f, ", {}", lasting(at))?;
+                if lasting(at).is_known() {
+                    f.write_str(" now")?;
+                }
+            }
             (Reason::NoDrain, Some(at), Some(error)) => {
                 write!(f, ", {}", lasting(at))?;
                 if lasting(at).is_known() {
@@ -132,9 +138,19 @@ impl fmt::Display for Why {
                     write!(f, ", and its channel is {} meanwhile", self.channel_state)?;
                 }
             }
+            (Reason::Holding, Some(span))
+                if self.since.is_some_and(|at| is_ahead(at, self.now)) =>
+            {
+                write!(f, "; a drain that begins tries it again after {span}")?;
+            }
             (Reason::Holding, Some(span)) => write!(f, "; that ends in {span}")?,
             // Whether one runs is not in the file before a probe is overdue.
             (_, Some(span)) => write!(f, "; a drain that runs probes it again in {span}")?,
+        }
+        if let Some(obstacle) = &self.obstacle {
+            let remedy = &obstacle.remedy;
+            write!(f, ": {}. {}.", printable(&obstacle.text), Capital(remedy))?;
+            return self.clock_note(f);
         }
         f.write_str(". ")?;
         if let Some(head) = &self.behind {
@@ -153,7 +169,7 @@ impl fmt::Display for Why {
                 "The receiver rejects everything lately, so the fault is probably the receiver's. "
             }
             Fault::Receiver => "The fault lies with the receiver. ",
-            Fault::Route if self.reason == Reason::NoDrain => {
+            Fault::Route if self.reason == Reason::NoDrain && self.cause.is_none() => {
                 "The fault lies with the program that should send. "
             }
             Fault::Route if self.reason == Reason::NoCredentials => {
@@ -162,6 +178,9 @@ impl fmt::Display for Why {
             }
             Fault::Route => "The fault lies with the route: its address, credentials or settings. ",
             Fault::Network => "The fault lies with the network. ",
+            Fault::Machine if self.reason == Reason::FarAhead => {
+                "A clock that was wrong is probably at fault. "
+            }
             Fault::Machine => "The fault is probably this machine's clock. ",
             Fault::Operator => "A person decided so. ",
             Fault::Nobody => "Nobody is at fault. ",
@@ -188,14 +207,7 @@ impl fmt::Display for Why {
         if let Some(remedy) = self.remedy() {
             write!(f, " If it goes on: {remedy}.")?;
         }
-        if let Some(behind) = self.clock_behind {
-            write!(
-                f,
-                " The clock is {} behind the moment of its enqueue: set it.",
-                Age(behind)
-            )?;
-        }
-        Ok(())
+        self.clock_note(f)
     }
 }
 
@@ -215,6 +227,17 @@ impl Reason {
 }
 
 impl Why {
+    fn clock_note(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.clock_behind {
+            None => Ok(()),
+            Some(behind) => write!(
+                f,
+                " The clock is {} behind the moment of its enqueue: set it.",
+                Age(behind)
+            ),
+        }
+    }
+
     /// What a person can do about the failure that it waits after, when that goes on.
     pub fn remedy(&self) -> Option<&'static str> {
         let text = self.detail.as_deref().unwrap_or_default();
@@ -227,6 +250,16 @@ impl Why {
             }
             _ => None,
         }
+    }
+
+    /// Whether it is a dead letter whose content the receiver has rejected, so that a retry alone is
+    /// rejected again.
+    pub fn is_rejected(&self) -> bool {
+        let answered = self
+            .code
+            .as_deref()
+            .is_some_and(|it| it.starts_with("http_"));
+        self.reason == Reason::Dead && self.fault == Fault::Message && answered
     }
 
     /// Whether an answer that asks for another request was given, and no other message shows whether
@@ -281,6 +314,15 @@ impl Why {
                 (Some("invalid"), false) => {
                     "Retrying cannot help: edit what is wrong with it, or cancel it."
                 }
+                (_, true) if self.is_rejected() => {
+                    "A retry sends the same content: edit what is wrong with it, retry it if the \
+                     receiver was mended, or cancel it; until then it holds what stands behind it, \
+                     unless its channel skips the dead."
+                }
+                (_, false) if self.is_rejected() => {
+                    "A retry sends the same content: edit what is wrong with it, retry it if the \
+                     receiver was mended, or cancel it."
+                }
                 (_, true) => {
                     "Mend the cause and retry it, edit it, or cancel it; until then it holds what \
                      stands behind it, unless its channel skips the dead."
@@ -293,7 +335,7 @@ impl Why {
                 "Give it the moment that was meant by an edit of its schedule, or cancel it."
             }
             Reason::FarAhead => {
-                "It has no schedule, so a clock was wrong, or the moment was written by hand: a drain \
+                "It has no schedule, so a clock ran ahead, or the moment was written by hand: a drain \
                  that begins makes it due."
             }
             Reason::BackOff if self.fault == Fault::Message => {
@@ -306,7 +348,7 @@ impl Why {
                  after an edit of its schedule."
             }
             Reason::BackOff if self.cause.is_some() => {
-                "Nothing is lost; it is tried again by itself."
+                "Nothing is lost; it is tried again by itself, or at once by `drain --now`."
             }
             Reason::Scheduled => {
                 "Nothing needs to be done; an edit of its schedule sends it sooner."
@@ -332,7 +374,7 @@ impl Why {
                  `resume` the channel and retry the dead."
             }
             Reason::Holding => "It goes out by itself afterwards; `resume` ends the pause sooner.",
-            Reason::Paused => "Resume the channel.",
+            Reason::Paused => "Ask whoever paused it; then resume the channel.",
             Reason::Claimed { stale: false, .. } => {
                 "Wait for the answer; where the process that claimed it is gone, the next drain takes \
                  it back when the lease has ended."
@@ -343,7 +385,13 @@ impl Why {
             Reason::NoDrain | Reason::Due if self.forbidden => {
                 "Programs as old as this one may not send it: start a newer one."
             }
-            Reason::NoDrain => "Start a pump or a drain, and see that it can write the file.",
+            Reason::NoDrain if self.cause.is_some() => {
+                "Nobody has tried since: start a pump or a drain, as a user who may write the file and \
+                 its folder."
+            }
+            Reason::NoDrain => {
+                "Start a pump or a drain, as a user who may write the file and its folder."
+            }
             Reason::Unrouted => "Give the channel a route, or cancel the message.",
             Reason::NoOther => {
                 "It is never given up while nothing else could be tried: look at the error, then \
@@ -367,5 +415,18 @@ impl fmt::Display for Ago {
             true => write!(f, "{} ago", Age(now.saturating_sub(since))),
             false => f.write_str("at a time when the clock was wrong"),
         }
+    }
+}
+
+/// A sentence that begins with what follows a colon elsewhere.
+struct Capital<'a>(&'a str);
+
+impl fmt::Display for Capital<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut letters = self.0.chars();
+        for letter in letters.next().into_iter().flat_map(char::to_uppercase) {
+            write!(f, "{letter}")?;
+        }
+        f.write_str(letters.as_str())
     }
 }

@@ -31,6 +31,7 @@ mod terminal;
 mod text;
 mod told;
 mod transfer;
+mod truths;
 mod watch;
 mod why;
 

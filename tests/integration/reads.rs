@@ -136,7 +136,7 @@ fn a_channel_shows_its_trouble_and_a_pause_before_it() {
     assert_eq!(sales.clock_skew, Some(90_000));
     let since = "sales offline since a time when the clock was wrong";
     assert!(stats.to_string().contains(since), "{stats}");
-    conn.execute_batch("UPDATE outbox_channel SET since = 1800000000000")
+    conn.execute_batch("UPDATE outbox_channel SET since = 1767225600000")
         .unwrap();
     let stats = outbox.stats().unwrap();
     assert!(stats.to_string().contains("sales offline for"), "{stats}");

@@ -118,7 +118,10 @@ fn a_follower_names_its_head_and_what_that_waits_for() {
         "{text}"
     );
     assert!(text.contains("status 422"), "{text}");
-    assert!(text.contains("retry it, edit it, or cancel it"), "{text}");
+    assert!(
+        text.contains("A retry sends the same content: edit what is wrong"),
+        "{text}"
+    );
 
     desk.anna().on_dead("sales", OnDead::Skip).unwrap();
     assert_eq!(code(&desk, ids[1]), "due");
@@ -400,6 +403,11 @@ fn no_drain_tells_what_the_last_attempt_came_to() {
     assert_eq!(
         (it.reason.code(), it.cause.as_deref()),
         ("no_drain", Some("refused"))
+    );
+    assert_eq!(
+        it.fault,
+        Fault::Network,
+        "not the program that would fail again"
     );
     let text = it.to_string();
     assert!(

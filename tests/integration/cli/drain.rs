@@ -108,6 +108,11 @@ fn a_refused_message_is_a_dead_letter_and_exit_code_4() {
         status.code, 0,
         "something is unsent, so it is not a person's turn"
     );
+    let status = desk.run(["status", "till.db", "--attention"]);
+    assert_eq!(
+        status.code, 4,
+        "who watches over tills wants to know at once"
+    );
 }
 
 #[test]
@@ -332,8 +337,8 @@ fn what_is_left_in_a_channel_that_flows_has_its_true_reason() {
     let report = ran.json();
     for (channel, code, says) in [
         ("lane", "behind", "2 behind dead letter 1"),
-        ("later", "scheduled", "1 scheduled, the next in "),
-        ("failed", "back_off", "1 failed, the next attempt in "),
+        ("later", "scheduled", "1 scheduled, due in "),
+        ("failed", "back_off", "1 failed, not tried again for "),
     ] {
         let channels = report["channels"].as_array().unwrap();
         let found = channels.iter().find(|it| it["channel"] == channel);

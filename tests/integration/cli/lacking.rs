@@ -105,7 +105,7 @@ fn a_file_that_a_newer_program_keeps_for_itself_is_told_by_those_who_look() {
         let text = desk.done(which);
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
-            text.contains(truth) && text.contains("start a newer one"),
+            text.contains(truth) && text.contains("use the `outbox` that comes with"),
             "{text}"
         );
         assert!(!text.contains("outbox run"), "{text}");

@@ -289,7 +289,8 @@ fn errors_are_an_object_for_programs() {
     let missing = error(&["show", "till.db", "S-9\u{1b}[2J", "--json"]);
     assert_eq!(
         missing["error"],
-        "there is no message S-9\u{1b}[2J; `outbox list till.db` shows those that are there"
+        "there is no message S-9\u{1b}[2J; it was never committed to this file, or was purged: look for another \
+         key, another file, or an error where it was enqueued; `outbox list till.db` shows those that are there"
     );
     let usage = error(&["show", "till.db", "--json", "--nonsense"]);
     assert_eq!(usage["exit"], 2);

@@ -197,7 +197,9 @@ fn who_stands_behind_a_broken_ordering_key_is_told_so() {
 fn a_move_is_refused_where_its_key_is_taken_and_changes_nothing_then() {
     let desk = Desk::new();
     desk.put("slaes", "S-1", "one");
-    desk.put("sales", "S-1", "two");
+    let put = ["enqueue", "till.db", "--channel=sales", "--key=S-1"];
+    let ran = desk.run(put.into_iter().chain(["--content-type=text/plain", "two"]));
+    assert_eq!(ran.code, 0, "{ran:?}");
     let all = || desk.done(["list", "till.db", "--json"]);
     let before = all();
     let to_sales = ["edit", "till.db", "id:1", "--to-channel", "sales"];

@@ -276,11 +276,18 @@ fn the_command_that_helps_is_told_for_the_message_that_holds_the_others() {
         "{text}"
     );
     let retry = "outbox retry till.db id:1";
-    assert_eq!(why["commands"], json!([retry]));
+    let edit = "outbox edit till.db id:1 --file mended.json";
+    let commands = why["commands"].as_array().unwrap();
+    let told: Vec<_> = commands.iter().map(|it| it.as_str().unwrap()).collect();
+    assert!(told[0].starts_with(edit), "{told:?}");
     assert!(
-        desk.done(["why", "till.db", "S-2"])
-            .ends_with(&format!("\n  {retry}\n"))
+        told[1].starts_with(retry) && told[1].ends_with("# sends the same content"),
+        "{told:?}"
     );
+    let text = desk.done(["why", "till.db", "S-2"]);
+    assert!(text.ends_with(&format!("\n  {}\n", told[1])), "{text}");
+    let whole = desk.done(["why", "till.db"]);
+    assert_eq!(whole.matches("outbox retry").count(), 1, "{whole}");
     desk.done(["pause", "till.db", "a b"]);
     let why = desk.json(["why", "till.db", "S-2", "--json"]);
     let resume = "outbox resume till.db 'a b'";

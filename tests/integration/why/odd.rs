@@ -46,7 +46,7 @@ fn a_due_time_without_a_schedule_that_no_wait_reaches_is_mended_by_a_drain() {
         "UPDATE outbox SET next_attempt_at = {MICROSECONDS}"
     ));
     let it = why(&desk, id);
-    assert_eq!((it.reason, it.fault), (Reason::FarAhead, Fault::Nobody));
+    assert_eq!((it.reason, it.fault), (Reason::FarAhead, Fault::Machine));
     assert!(it.to_string().contains("a drain that begins makes it due"));
     let mut drain = desk.drain();
     desk.live(&mut drain, 5 * MINUTE, &up);
@@ -89,7 +89,7 @@ fn a_stale_claim_of_a_channel_that_stands_still_names_that_first() {
     assert_eq!(it.until, None);
     let text = it.to_string();
     assert!(
-        text.contains("by anna@till-7: stocktaking") && text.contains("Resume the channel. "),
+        text.contains("by anna@till-7: stocktaking") && text.contains("then resume the channel. "),
         "{text}"
     );
     assert!(text.contains("the next drain takes it back"), "{text}");

@@ -106,7 +106,7 @@ impl<'a> File<'a> {
 }
 
 /// The command that helps, ready to be pasted.
-fn command(finding: &Finding, db: &Path) -> Option<String> {
+pub(super) fn command(finding: &Finding, db: &Path) -> Option<String> {
     let (name, rest) = finding.command.split_first()?;
     let rest = match rest {
         [one] => last(one),
@@ -135,6 +135,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             }
             Err(error) => findings.extend(faults(&error)),
         }
+        // That is why nobody sends them.
+        let unrouted: Vec<_> = findings.iter().filter(|it| it.code == "unrouted").collect();
+        let unrouted: Vec<_> = unrouted.iter().map(|it| it.channel.clone()).collect();
+        findings.retain(|it| it.code != "unattended" || !unrouted.contains(&it.channel));
         findings.sort_by_key(Finding::rank);
     }
     let needs_person = findings.iter().any(Finding::needs_person);

@@ -11,18 +11,19 @@ use clap::{ArgGroup, Args};
 use serde::Serialize;
 use sqlite_outbox::{
     Cancel, ChannelReport, ChannelState, DrainReport, Ended, Event, Filter, Outbox, Reason, Status,
-    WhyGroup,
+    Why, WhyGroup,
 };
 
 use bar::Bar;
 
 use super::crowd;
+use super::reasons;
 use super::shell::{command, quoted_path};
 use super::status;
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::logger::{self, Loudness, Role};
 use crate::output::{
-    Column, Out, Table, Tone, age, ago, brief, count, exact, note, now, printable_name, thousands,
+    Column, Out, Table, Tone, ago, brief, count, exact, note, now, printable_name, thousands,
     unless_closed,
 };
 use crate::settings::{self, Loaded};
@@ -115,7 +116,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let mut out = Out::new();
     let printed = match arguments.format.json {
         true => out.json(&as_json(&report, &left)),
-        false => print(&report, &left, &place(arguments), &mut out),
+        false => print(&report, &left, &place(arguments), &mut out)
+            .and_then(|()| status::told(&status::findings_of(&outbox, &report.stats)?, &mut out)),
     };
     unless_closed(printed.and_then(|()| out.flush()))?;
     Ok(if report.unsent > 0 {
@@ -331,57 +333,44 @@ impl<'a> Reasons<'a> {
 
 /// Why messages of a channel are left.
 fn why(channel: &ChannelReport, reasons: &Reasons<'_>, ended: &Ended) -> Option<String> {
-    match (&channel.reason, channel.state) {
-        (_, ChannelState::Unrouted) => Some("no section of the settings serves it".into()),
-        (Some(reason), _) => Some(brief(reason).into()),
-        (None, ChannelState::Ok) if channel.unsent > 0 => {
-            let told: Vec<_> = reasons.of(channel).map(|it| told(it, ended)).collect();
-            match told.is_empty() {
-                true => Some("see `outbox why`".into()),
-                false => Some(told.join("; ")),
-            }
+    if channel.state == ChannelState::Unrouted {
+        return Some("no section of the settings serves it".into());
+    }
+    let mut told: Vec<(String, u64)> = Vec::new();
+    for group in reasons.of(channel) {
+        // What stands behind another waits for what that waits for.
+        let head = group.why.behind.as_deref();
+        let head = head.filter(|it| it.reason != Reason::Dead);
+        let words = few(head.unwrap_or(&group.why), ended);
+        match told.iter_mut().find(|it| it.0 == words) {
+            Some(known) => known.1 += group.messages,
+            None => told.push((words, group.messages)),
         }
-        (None, _) => None,
+    }
+    match (&*told, channel.state) {
+        ([], ChannelState::Ok) if channel.unsent > 0 => Some("see `outbox why`".into()),
+        ([], _) => channel.reason.as_deref().map(|it| brief(it).into()),
+        // It concerns the channel.
+        ([(words, _)], state) if state != ChannelState::Ok => Some(words.clone()),
+        _ => {
+            let each = told.iter();
+            let each = each.map(|(words, messages)| format!("{} {words}", thousands(*messages)));
+            Some(each.collect::<Vec<_>>().join("; "))
+        }
     }
 }
 
-/// The reason of some messages in a few words.
-fn told(group: &WhyGroup, ended: &Ended) -> String {
-    let why = &group.why;
-    let words = match why.reason {
-        Reason::Behind { id, status } => match status {
-            Status::Dead => format!("behind dead letter {id}"),
-            _ => format!("behind message {id}, which is {status}"),
-        },
-        Reason::Scheduled => format!("scheduled, the next in {}", until(why)),
-        Reason::BackOff => format!("failed, the next attempt in {}", until(why)),
-        Reason::Claimed { stale: false, .. } => "claimed by another drain".into(),
-        Reason::Claimed { .. } => "claimed by a process that seems to have ended".into(),
-        Reason::Expired => "expired; the next drain marks it so".into(),
-        Reason::Due | Reason::NoDrain => match ended {
-            Ended::Deadline => "due, but the deadline passed".into(),
-            Ended::Cancelled => "due, but the drain was stopped".into(),
-            _ => "became due at its end; drain again".into(),
-        },
-        Reason::Invalid => "cannot be sent as stored".into(),
-        Reason::FarAhead => "scheduled too far ahead to be meant".into(),
-        Reason::NoOther => "failing, and its channel has no other to try".into(),
-        Reason::Offline => "the receiver cannot be reached or fails".into(),
-        Reason::Unauthorised => "the credentials are not accepted".into(),
-        Reason::NoCredentials => "the credentials cannot be had here".into(),
-        Reason::Rejecting => "the receiver rejects everything".into(),
-        Reason::Holding => "the receiver asked for a pause".into(),
-        Reason::Paused => "the channel is paused".into(),
-        Reason::Unrouted => "no section of the settings serves it".into(),
-        // What is settled is not left.
-        reason => reason.code().replace('_', " "),
-    };
-    format!("{} {words}", thousands(group.messages))
-}
-
-fn until(why: &sqlite_outbox::Why) -> String {
-    let left = why.until.map_or(0, |it| it.saturating_sub(why.now));
-    age(left.max(0))
+/// The reason in a few words, at the end of a drain.
+fn few(why: &Why, ended: &Ended) -> String {
+    match (why.reason, ended) {
+        _ if why.obstacle.is_some() => reasons::few(why),
+        (Reason::Due | Reason::NoDrain, Ended::Deadline) => "due, but the deadline passed".into(),
+        (Reason::Due | Reason::NoDrain, Ended::Cancelled) => {
+            "due, but the drain was stopped".into()
+        }
+        (Reason::Due | Reason::NoDrain, _) => "became due at its end; drain again".into(),
+        _ => reasons::few(why),
+    }
 }
 
 /// The file, and the settings as an option of `why`.

@@ -41,7 +41,8 @@ fn unnumbered(text: &str) -> &str {
 fn remedy(error: &Error) -> Option<String> {
     match error {
         Error::NotFound(_) => Some(format!(
-            "`{}` shows those that are there",
+            "it was never committed to this file, or was purged: look for another key, another file, \
+             or an error where it was enqueued; `{}` shows those that are there",
             command("list", Path::new(&words().nth(1)?), "")
         )),
         Error::Missing(_) => swapped().map(|it| format!("the file comes first: `{it}`")),

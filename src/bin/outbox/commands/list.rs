@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use sqlite_outbox::{ChannelStats, Counts, Entry, Filter, Outbox, Status};
+use sqlite_outbox::{ChannelStats, Counts, Entry, Filter, Outbox, Reason, Status, Why};
 
 use super::entry::Row;
 use super::operate::remark;
+use super::reasons;
 use crate::args::{self, Database, Exit, Format};
-use crate::output::{
-    Column, Out, Table, Tone, age, ago, brief, note, now, printable_name, thousands,
-};
+use crate::output::{Column, Out, Table, Tone, age, brief, note, now, printable_name, thousands};
 
 /// How many are shown to a person who did not say.
 const SHOWN: usize = 100;
@@ -177,8 +176,13 @@ pub(super) fn as_table(
     let mut any = false;
     let cut = each_page(outbox, filter, limit, |page| {
         any = true;
+        let unsent = page.iter().filter(|it| it.status.is_unsent());
+        let unsent: Vec<_> = unsent.map(|it| it.id).collect();
+        let whys = outbox.why_each(&unsent)?;
+        let whys: BTreeMap<_, _> = whys.iter().map(|it| (it.id, it)).collect();
         for entry in page {
-            table.row(cells(entry, contested.get(&entry.id), now));
+            let why = why(entry, whys.get(&entry.id).copied());
+            table.row(cells(entry, contested.get(&entry.id), why, now));
         }
         table.print(out)
     })?;
@@ -221,7 +225,7 @@ fn contested(outbox: &Outbox) -> sqlite_outbox::Result<BTreeMap<i64, i64>> {
     Ok(holders.filter_map(|it| Some((it.holder?, it.id))).collect())
 }
 
-fn cells(entry: &Entry, conflict: Option<&i64>, now: i64) -> [(String, Tone); 7] {
+fn cells(entry: &Entry, conflict: Option<&i64>, why: String, now: i64) -> [(String, Tone); 7] {
     let tone = match entry.status {
         Status::Dead => Tone::Bad,
         Status::Sent => Tone::Good,
@@ -235,10 +239,10 @@ fn cells(entry: &Entry, conflict: Option<&i64>, now: i64) -> [(String, Tone); 7]
         (age(now.saturating_sub(entry.created_at)), Tone::Plain),
         (entry.attempts.to_string(), Tone::Plain),
         (
-            match (conflict, why(entry, now)) {
-                (None, why) => why,
-                (Some(id), why) if why.is_empty() => format!("conflict {id}"),
-                (Some(id), why) => format!("conflict {id}; {why}"),
+            match conflict {
+                None => why,
+                Some(id) if why.is_empty() => format!("conflict {id}"),
+                Some(id) => format!("conflict {id}; {why}"),
             },
             Tone::Plain,
         ),
@@ -246,21 +250,18 @@ fn cells(entry: &Entry, conflict: Option<&i64>, now: i64) -> [(String, Tone); 7]
 }
 
 /// What holds a message up, or what became of it.
-fn why(entry: &Entry, now: i64) -> String {
-    let error = brief(entry.last_error.as_deref().unwrap_or_default());
+fn why(entry: &Entry, why: Option<&Why>) -> String {
     match entry.status {
-        Status::Waiting => "behind an earlier one of its ordering key".into(),
-        Status::Pending if entry.next_attempt_at > now => {
-            let due = ago(entry.next_attempt_at, now);
-            match error {
-                "" => format!("due {due}"),
-                error => format!("due {due}; {error}"),
-            }
-        }
         Status::Sent => match &entry.provider_id {
             Some(id) => format!("as {id}"),
             None => String::new(),
         },
-        _ => error.into(),
+        // It may have been settled since the page was read.
+        _ => match why.filter(|it| it.status.is_unsent()) {
+            // It goes out by itself.
+            Some(why) if why.reason == Reason::Due && why.obstacle.is_none() => String::new(),
+            Some(why) => reasons::few(why),
+            None => brief(entry.last_error.as_deref().unwrap_or_default()).into(),
+        },
     }
 }

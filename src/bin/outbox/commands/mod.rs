@@ -17,6 +17,7 @@ mod export;
 mod init;
 mod list;
 pub(crate) mod operate;
+mod reasons;
 mod run;
 mod schema;
 #[cfg(test)]

@@ -60,7 +60,7 @@ fn status_fits_any_terminal_and_says_what_needs_a_person() {
     let stats = outbox.stats().unwrap();
     let shown = |width| {
         printed(width, |out| {
-            status::print(&stats, Path::new("till.db"), None, out)
+            status::print(&stats, &[], Path::new("till.db"), None, out)
         })
     };
     for width in WIDTHS {
@@ -182,7 +182,7 @@ fn of_a_crowd_of_channels_a_terminal_shows_some_and_a_pipe_all() {
     let stats = outbox.stats().unwrap();
     let shown = |width| {
         printed(width, |out| {
-            status::print(&stats, Path::new("till.db"), None, out)
+            status::print(&stats, &[], Path::new("till.db"), None, out)
         })
     };
     let text = shown(Some(80));

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use clap::Args;
-use sqlite_outbox::{Attempt, AuditEntry, Conflict, Entry};
+use sqlite_outbox::{Attempt, AuditEntry, Conflict, Entry, Status, Why};
 
 use super::entry::Row;
+use super::reasons;
 use super::shell::command;
 use super::sink::shown;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, Tone, ago, brief, count, exact, now};
+use crate::output::{Out, Tone, ago, brief, count, exact, now, stamped_wrong};
 
 /// Payload bytes shown to a person.
 const SHOWN: usize = 8 * 1024;
@@ -42,7 +43,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let entry = outbox.find(&arguments.which, arguments.channel.as_deref())?;
     let mut audit = outbox.audit(Some(entry.id), DEEDS)?;
     audit.reverse();
+    let unsent = Some(entry.id).filter(|_| entry.status.is_unsent());
+    let why = outbox.why_each(unsent.as_slice())?;
     let known = Known {
+        why: why.first(),
         attempts: &outbox.attempts(entry.id)?,
         audit: &audit,
         conflicts: &outbox.conflicts_of(entry.id)?,
@@ -59,6 +63,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
 /// What is known of a message beside its row.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Known<'a> {
+    /// What it waits for, if it is unsent.
+    pub(super) why: Option<&'a Why>,
     pub(super) attempts: &'a [Attempt],
     pub(super) audit: &'a [AuditEntry],
     pub(super) conflicts: &'a [Conflict],
@@ -70,7 +76,7 @@ pub(super) fn print(
     db: &Path,
     out: &mut Out,
 ) -> anyhow::Result<()> {
-    fields(entry, now(), out)?;
+    fields(entry, known.why, now(), out)?;
     if !known.conflicts.is_empty() {
         let ids: Vec<_> = known.conflicts.iter().map(|it| it.id.to_string()).collect();
         let see = command("conflicts", db, &ids.join(" "));
@@ -82,15 +88,26 @@ pub(super) fn print(
     payload("payload", &entry.payload, out)
 }
 
-fn fields(entry: &Entry, now: i64, out: &mut Out) -> anyhow::Result<()> {
+fn fields(entry: &Entry, why: Option<&Why>, now: i64, out: &mut Out) -> anyhow::Result<()> {
     let mut field = |name: &str, value: Option<String>| match value {
         Some(value) => out.field(name, 14, &value),
         None => Ok(()),
     };
     let moment = |at: Option<i64>| at.map(|at| format!("{}, {}", exact(at), ago(at, now)));
+    // What has happened cannot lie ahead.
+    let past = |at: Option<i64>| match at {
+        Some(at) if stamped_wrong(at, now) => {
+            Some(format!("{}, by a clock that was wrong", exact(at)))
+        }
+        at => moment(at),
+    };
     let next = match entry.next_attempt_at {
         0 => None,
         at => Some(at).filter(|_| entry.status.is_unsent()),
+    };
+    let next_name = match entry.status {
+        Status::Sending => "lease ends",
+        _ => "next attempt",
     };
     // What the answer says stands below.
     let error = entry.last_error.as_deref();
@@ -104,6 +121,7 @@ fn fields(entry: &Entry, now: i64, out: &mut Out) -> anyhow::Result<()> {
     field("id", Some(entry.id.to_string()))?;
     field("channel", Some(entry.channel.clone()))?;
     field("status", Some(entry.status.to_string()))?;
+    field("waits for", why.map(reasons::few))?;
     field("last error", error.map(String::from))?;
     field("dedupe key", Some(entry.dedupe_key.clone()))?;
     field("message id", Some(entry.message_id.clone()))?;
@@ -113,14 +131,14 @@ fn fields(entry: &Entry, now: i64, out: &mut Out) -> anyhow::Result<()> {
     field("principal", entry.principal.clone())?;
     field("content type", Some(entry.content_type.clone()))?;
     field("headers", entry.headers.as_deref().map(without_credentials))?;
-    field("created", moment(Some(entry.created_at)))?;
+    field("created", past(Some(entry.created_at)))?;
     field("available", moment(entry.available_at))?;
     field("expires", moment(entry.expires_at))?;
     field("claimed", Some(times(entry.claims)))?;
     field("charged", Some(times(entry.attempts)))?;
-    field("last attempt", moment(entry.last_attempt_at))?;
-    field("next attempt", moment(next))?;
-    field("settled", moment(entry.settled_at))?;
+    field("last attempt", past(entry.last_attempt_at))?;
+    field(next_name, moment(next))?;
+    field("settled", past(entry.settled_at))?;
     field("provider id", entry.provider_id.clone())?;
     field("answer", entry.answer.clone())
 }

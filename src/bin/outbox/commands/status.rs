@@ -4,13 +4,17 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use sqlite_outbox::{ChannelState, ChannelStats, Counts, Dispatcher, FIRST_HONEST, Stats};
+use sqlite_outbox::{
+    ChannelState, ChannelStats, Counts, Dispatcher, Error, FIRST_HONEST, Finding, Outbox, Stats,
+};
 
+use super::check::{self, Found};
 use super::crowd;
 use super::shell::{command, quoted_path, settings};
 use crate::args::{Database, Exit, Format};
 use crate::output::{
-    Column, Out, Table, Tone, age, ago, brief, count, exact, printable_name, unless_closed,
+    Column, Out, Table, Tone, age, ago, brief, count, exact, printable_name, stamped_wrong,
+    unless_closed,
 };
 use crate::settings::{Loaded, load};
 
@@ -23,7 +27,7 @@ use crate::settings::{Loaded, load};
 Exit codes:
   0  nothing needs a person, or something is unsent
   4  nothing is unsent, but dead letters or conflicts wait
-     for a person
+     for a person; with --attention, whenever something does
 
 Example:
   outbox status till.db")]
@@ -33,6 +37,9 @@ pub(crate) struct Arguments {
     /// The settings file: to see channels without a route
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// End with 4 whenever something needs a person, also while something is unsent
+    #[arg(long)]
+    attention: bool,
     #[command(flatten)]
     format: Format,
 }
@@ -44,6 +51,9 @@ pub(super) struct Status<'a> {
     /// This machine's clock cannot be right.
     clock_wrong: bool,
     channels: Vec<Channel<'a>>,
+    /// What keeps everything from being sent, and what went wrong without anybody being told.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) findings: Vec<Found<'a>>,
 }
 
 #[derive(Serialize)]
@@ -93,22 +103,32 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         Some(path) => Some(load(path, None)?),
         None => None,
     };
-    let mut stats = arguments.database.open_to_read()?.stats()?;
+    let outbox = arguments.database.open_to_read()?;
+    let mut stats = outbox.stats()?;
+    let findings = findings_of(&outbox, &stats)?;
     if let Some(loaded) = &loaded {
         unrouted(&mut stats, loaded);
     }
     let mut out = Out::new();
     let printed = match arguments.format.json {
-        true => out.json(&as_json(&stats)),
+        true => out.json(&Status {
+            findings: findings
+                .iter()
+                .map(|it| Found::new(it, &arguments.database.db))
+                .collect(),
+            ..as_json(&stats)
+        }),
         false => print(
             &stats,
+            &findings,
             &arguments.database.db,
             arguments.config.as_deref(),
             &mut out,
         ),
     };
     unless_closed(printed.and_then(|()| out.flush()))?;
-    Ok(match attention(&stats) {
+    let needed = for_a_person(&stats).is_some() || findings.iter().any(Finding::needs_person);
+    Ok(match attention(&stats) || (arguments.attention && needed) {
         true => Exit::Attention,
         false => Exit::Done,
     })
@@ -131,6 +151,29 @@ pub(super) fn attention(stats: &Stats) -> bool {
     stats.total.unsent() == 0 && (stats.total.dead > 0 || stats.conflicts > 0)
 }
 
+/// What no channel's state tells: what keeps everything from being sent, where something is unsent, and
+/// what went wrong without anybody being told.
+pub(super) fn findings(outbox: &Outbox, stats: &Stats) -> sqlite_outbox::Result<Vec<Finding>> {
+    let mut found = outbox.obstacles()?;
+    found.retain(|it| it.needs_person() || stats.total.unsent() > 0);
+    found.extend(outbox.unnoticed()?);
+    Ok(found)
+}
+
+/// The same of a file that may be damaged: what can be told of it is told.
+pub(super) fn findings_of(outbox: &Outbox, stats: &Stats) -> sqlite_outbox::Result<Vec<Finding>> {
+    match findings(outbox, stats) {
+        Err(Error::Damaged(_) | Error::Incomplete { .. }) => Ok(Vec::new()),
+        found => found,
+    }
+}
+
+/// A line for each.
+pub(super) fn told(findings: &[Finding], out: &mut Out) -> anyhow::Result<()> {
+    let mut each = findings.iter();
+    each.try_for_each(|it| out.paragraph("", Tone::Bad, &it.text))
+}
+
 pub(super) fn as_json(stats: &Stats) -> Status<'_> {
     let channel = |it| {
         let it: &ChannelStats = it;
@@ -148,11 +191,13 @@ pub(super) fn as_json(stats: &Stats) -> Status<'_> {
         conflicts: stats.conflicts,
         clock_wrong: stats.now < FIRST_HONEST,
         channels: stats.channels.iter().map(channel).collect(),
+        findings: Vec::new(),
     }
 }
 
 pub(super) fn print(
     stats: &Stats,
+    findings: &[Finding],
     path: &Path,
     config: Option<&Path>,
     out: &mut Out,
@@ -164,8 +209,9 @@ pub(super) fn print(
     if let Some(text) = for_a_person(stats) {
         out.paragraph("", Tone::Bad, &text)?;
     }
+    told(findings, out)?;
     if stats.channels.is_empty() {
-        return Ok(());
+        return next(stats, findings, path, config, false, out);
     }
     out.line("")?;
     let shown = crowd::foremost(&stats.channels, out);
@@ -210,20 +256,36 @@ pub(super) fn print(
         let text = format!("{text}: a dedupe key was used again with other content");
         out.paragraph("", Tone::Bad, &text)?;
     }
+    next(stats, findings, path, config, !blank, out)
+}
+
+/// What to type next.
+fn next(
+    stats: &Stats,
+    findings: &[Finding],
+    path: &Path,
+    config: Option<&Path>,
+    troubled: bool,
+    out: &mut Out,
+) -> anyhow::Result<()> {
     // Whatever waits or does not move has a reason.
-    let why = stats.total.unsent() > 0 || stats.total.dead > 0 || !blank;
-    let next = [(why, "why"), (stats.conflicts > 0, "conflicts")];
-    if next.iter().any(|it| it.0) {
-        out.line("\nWhat to do:")?;
-    }
+    let waits = stats.total.unsent() > 0 || stats.total.dead > 0 || troubled;
     // Those that lie there are offered; only those that were given were read.
     let known = settings(config, path);
     let with = known.map(|it| format!("--config {}", quoted_path(&it)));
-    for (_, name) in next.into_iter().filter(|it| it.0) {
-        let with = with.as_deref().filter(|_| name == "why");
-        out.command(2, &command(name, path, with.unwrap_or_default()))?;
+    let why = waits || !findings.is_empty();
+    let why = why.then(|| command("why", path, with.as_deref().unwrap_or_default()));
+    let conflicts = (stats.conflicts > 0).then(|| command("conflicts", path, ""));
+    let mended = findings.iter().filter_map(|it| check::command(it, path));
+    let mut commands = mended.chain(why).chain(conflicts).peekable();
+    if commands.peek().is_none() {
+        return Ok(());
     }
-    match why && config.is_none() {
+    out.line("\nWhat to do:")?;
+    for command in commands {
+        out.command(2, &command)?;
+    }
+    match waits && config.is_none() {
         true => {
             let with = with
                 .as_deref()
@@ -252,11 +314,6 @@ pub(super) fn waiting(stats: &Stats) -> String {
         (_, None) => {}
     }
     text
-}
-
-/// Whether a moment was stamped by a clock that was wrong, and is looked at by a better one.
-fn stamped_wrong(at: i64, now: i64) -> bool {
-    at < FIRST_HONEST && now >= FIRST_HONEST
 }
 
 /// What to do about a clock that cannot be right.

@@ -18,7 +18,7 @@ pub(crate) use aside::{frame, set_aside, settle};
 pub(crate) use said::{as_json, error_width, failed, lines_lost, note, say, say_json};
 pub(crate) use sqlite_outbox::{printable, printable_name};
 pub(crate) use table::{Column, Table, cut, cut_left};
-pub(crate) use time::{age, ago, exact, now, per_second};
+pub(crate) use time::{age, ago, exact, now, per_second, stamped_wrong};
 
 /// Whoever read our output has gone. Not worth a word.
 #[derive(Debug)]

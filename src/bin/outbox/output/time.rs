@@ -1,7 +1,7 @@
 //! Moments as people and programs read them.
 
 use jiff::Timestamp;
-use sqlite_outbox::{Clock, SystemClock};
+use sqlite_outbox::{Clock, FIRST_HONEST, SystemClock};
 
 /// Milliseconds since 1970 UTC.
 pub(crate) fn now() -> i64 {
@@ -14,6 +14,13 @@ pub(crate) fn exact(at: i64) -> String {
         Ok(moment) => moment.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string(),
         Err(_) => format!("{at} ms"),
     }
+}
+
+/// Whether a moment that has come was stamped by a clock that was wrong, and is looked at by a better
+/// one: before any clock was right, or ahead of now.
+pub(crate) fn stamped_wrong(at: i64, now: i64) -> bool {
+    let ahead = at > now.saturating_add(60_000);
+    ahead || (at < FIRST_HONEST && now >= FIRST_HONEST)
 }
 
 /// A span in milliseconds, in its largest unit, and the next one where that is coarse.

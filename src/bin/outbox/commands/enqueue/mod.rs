@@ -13,12 +13,15 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::Value;
-use sqlite_outbox::{DEFAULT_MAX_PAYLOAD, Enqueued, Entry, Message, OnDuplicate, Outbox, Status};
+use sqlite_outbox::{
+    DEFAULT_MAX_PAYLOAD, Enqueued, Entry, Filter, Message, OnDuplicate, Outbox, Status,
+};
 
 use super::operate::{name, operator};
 use super::shell::command;
 
 use crate::args::{self, Database, Exit, Format, Usage};
+use crate::nearest::meant;
 use crate::output::{Out, ago, note, now};
 
 /// Put a message into the outbox, or one for each line of a file
@@ -197,6 +200,9 @@ fn one(
             command("conflicts", &arguments.database.db, "")
         ));
     }
+    if matches!(enqueued, Enqueued::New { .. }) {
+        note_first(outbox, &entry)?;
+    }
     if arguments.format.json {
         return out.json(&Done {
             status: taken.then_some(entry.status.as_str()),
@@ -213,6 +219,26 @@ fn one(
         }
         Enqueued::Conflict { .. } => format!("{name} is kept as it was: {state}"),
     })
+}
+
+/// Tells of a message that is the first in its channel, where the name may be mistyped.
+fn note_first(outbox: &Outbox, entry: &Entry) -> anyhow::Result<()> {
+    let own = Filter::new().channel(&entry.channel).limit(2);
+    if outbox.list(&own)?.len() != 1 {
+        return Ok(());
+    }
+    let channels = outbox.stats()?.channels;
+    let names = channels.iter().map(|it| it.channel.as_str());
+    let others: Vec<_> = names.filter(|it| *it != entry.channel).collect();
+    // So few letters are near to any others.
+    let long = entry.channel.chars().count() > 3;
+    if let Some(meant) = meant(&entry.channel, &others).filter(|_| long) {
+        note(&format!(
+            "no message was ever in a channel {:?} before; there is {meant}",
+            entry.channel
+        ));
+    }
+    Ok(())
 }
 
 /// Where the holder of a key stands, and what brings it on its way if nothing does.

@@ -13,7 +13,7 @@ use super::model::{Model, time};
 use super::rows::{self, bars};
 use super::sheet::{Block, Cell, List, Sheet, Theme, line, wrapped};
 use crate::commands::status;
-use crate::output::{Tone, age, count, cut, cut_left};
+use crate::output::{Tone, age, count, cut, cut_left, printable};
 
 /// From here on, reasons stand beside the channels and not below them.
 const WIDE: usize = 150;
@@ -89,6 +89,12 @@ fn head(sheet: &mut Sheet, model: &Model, room: usize) {
             .into_iter()
             .skip(usize::from(look.stats.conflicts == 0));
         sheet.text(Tone::Bad, told.clone().find(fits).unwrap_or(short));
+    }
+    for text in look.findings.iter().take(3) {
+        sheet.text(Tone::Bad, &printable(text));
+    }
+    for text in look.findings.iter().take(3) {
+        sheet.text(Tone::Bad, &printable(text));
     }
     if room > 13 {
         sheet.text(Tone::Plain, &rows::progress(model));

@@ -68,7 +68,7 @@ fn every(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     // What is wrong from the start is an error, and not a line in a view.
-    drop(arguments.database.open()?);
+    drop(arguments.database.open_to_read()?);
     let path = &arguments.database.db;
     if !is_there() || dumb() {
         bail!("watch needs a terminal to draw on; `outbox status` prints the same once");

@@ -24,6 +24,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Default)]
 pub(super) struct Look {
     pub(super) stats: Stats,
+    /// What no channel's state tells.
+    pub(super) findings: Vec<String>,
     /// Under way.
     pub(super) sending: Vec<Letter>,
     /// First the dead, then those that are tried again; the newest failure first.

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender};
 
-use sqlite_outbox::{Error, Filter, Outbox, Result, Selection, Status};
+use sqlite_outbox::{Error, Filter, Outbox, Result, Selection, Stats, Status};
 
 use super::model::{Action, Letter, Look};
 use crate::commands::status;
@@ -42,6 +42,9 @@ pub(super) struct Reader {
     /// Who knows the routes, if anybody was named.
     loaded: Option<Loaded>,
     open: Option<(Identity, Outbox)>,
+    /// What was found, and when.
+    found: Vec<String>,
+    found_at: i64,
 }
 
 impl Reader {
@@ -51,6 +54,8 @@ impl Reader {
             who,
             loaded,
             open: None,
+            found: Vec::new(),
+            found_at: 0,
         }
     }
 
@@ -91,7 +96,13 @@ impl Reader {
         match &self.open {
             Some((known, outbox)) if *known == identity => Ok(outbox.clone()),
             _ => {
-                let outbox = Outbox::open_existing(&self.path)?;
+                // Who may not write may look, and is told when a key is pressed that would.
+                let outbox = match Outbox::open_existing(&self.path) {
+                    Err(Error::SchemaTooNew { .. } | Error::ReadOnly(_)) => {
+                        Outbox::open_to_read(&self.path)?
+                    }
+                    opened => opened?,
+                };
                 self.open = Some((identity, outbox.clone()));
                 Ok(outbox)
             }
@@ -118,11 +129,24 @@ impl Reader {
         // The dead wait for a person; the others go on by themselves.
         failed.sort_by_key(|it| std::cmp::Reverse((it.dead, it.at, it.id)));
         failed.truncate(FAILED);
+        self.find(&outbox, &stats)?;
         Ok(Look {
             stats,
+            findings: self.found.clone(),
             sending: sending.into_iter().map(Letter::from).collect(),
             failed,
         })
+    }
+
+    /// Looks now and then for what no channel's state tells.
+    fn find(&mut self, outbox: &Outbox, stats: &Stats) -> Result<()> {
+        const EVERY: i64 = 30_000;
+        if !(self.found_at..self.found_at.saturating_add(EVERY)).contains(&stats.now) {
+            let found = status::findings_of(outbox, stats)?;
+            self.found = found.into_iter().map(|it| it.text).collect();
+            self.found_at = stats.now;
+        }
+        Ok(())
     }
 
     fn act(&mut self, action: &Action) -> Result<String> {

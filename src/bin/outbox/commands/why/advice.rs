@@ -33,6 +33,10 @@ impl<'a> Place<'a> {
         }
     }
 
+    pub(super) fn db(&self) -> &'a Path {
+        self.db
+    }
+
     fn command(&self, name: &str, rest: &str) -> String {
         shell::command(name, self.db, rest)
     }
@@ -55,6 +59,10 @@ impl<'a> Place<'a> {
         if let Some(head) = &why.behind {
             return self.next(head);
         }
+        if let Some(obstacle) = &why.obstacle {
+            let helps = self.helps(&obstacle.command);
+            return (!helps.is_empty()).then_some(helps).into_iter().collect();
+        }
         let message = format!("id:{}", why.id);
         let channel = last(&why.channel);
         match why.reason {
@@ -72,6 +80,10 @@ impl<'a> Place<'a> {
             Reason::Dead if why.fault == Fault::Route => {
                 vec![self.check(), self.command("retry", &message)]
             }
+            Reason::Dead if why.is_rejected() => vec![
+                self.mended(why.id),
+                self.command("retry", &message) + "   # sends the same content",
+            ],
             Reason::Dead | Reason::Cancelled => vec![self.command("retry", &message)],
             Reason::Expired if why.status == Status::Expired => {
                 vec![self.command("retry", &message)]
@@ -129,6 +141,12 @@ impl<'a> Place<'a> {
         self.command(name, &format!("id:{id}{rest}"))
     }
 
+    /// For a message whose content was rejected: another one.
+    pub(super) fn mended(&self, id: i64) -> String {
+        let edit = self.command("edit", &format!("id:{id} --file mended.json"));
+        edit + "   # with what is wrong put right in mended.json"
+    }
+
     /// For all dead letters of one kind, of one channel or of all.
     pub(super) fn retry_group(&self, channel: Option<&str>, code: &str) -> String {
         let channel = channel.map_or(String::new(), |it| option("--channel", it) + " ");
@@ -161,7 +179,7 @@ impl<'a> Place<'a> {
         let why = why.behind.as_deref().unwrap_or(why);
         let due = why.since.map_or(0, |at| why.now.saturating_sub(at));
         match why.reason {
-            _ if why.routed.is_some() => None,
+            _ if why.routed.is_some() || why.obstacle.is_some() => None,
             Reason::Due if due > LONG => Some(
                 "A drain has run since and left it: its turn has not come, or its channel has no \
                  route there, which is known only with --config.",

@@ -126,6 +126,15 @@ fn remedy(
         Some(remedy) => {
             out.paragraph("", Tone::Plain, &format!("Mend the cause: {remedy}. Then:"))?
         }
+        None if sample.is_some_and(Why::is_rejected) => {
+            out.paragraph(
+                "",
+                Tone::Plain,
+                "A retry sends the same content. Edit what is wrong with each, or have the receiver \
+                 mended and retry:",
+            )?;
+            command(&place.mended(reason.sample), out)?;
+        }
         None => out.line("Mend the cause, then:")?,
     }
     command(again, out)

@@ -12,15 +12,18 @@ use sqlite_outbox::{DeadReason, Outbox, Reason, Status, Why, WhyGroup};
 
 use advice::Place;
 
+use super::check::Found;
 use super::crowd;
 use super::shell;
+use super::status;
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, count, printable_name};
 use crate::settings;
 
 /// Say why a message has not arrived, or what the file waits for
 ///
-/// It ends with whose fault that is and what to do next.
+/// It ends with whose fault that is and what to do next. Its exit code is 0 whatever it says; that of
+/// status and check differs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -44,7 +47,7 @@ pub(crate) struct Arguments {
 
 const CONFLICTS: &str = "A key was taken by other content, and the later message is not sent. \
     Compare it with the key's holder; then enqueue it under another key, let it replace the holder, \
-    or drop it.";
+    where that was never tried, or drop it.";
 
 #[derive(Serialize)]
 struct One<'a> {
@@ -71,6 +74,9 @@ struct One<'a> {
     advice: &'static str,
     remedy: Option<&'static str>,
     commands: Vec<String>,
+    /// What keeps all of the file from being sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    obstacle: Option<Found<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     conflicts: Option<Vec<i64>>,
     text: String,
@@ -101,6 +107,7 @@ impl<'a> One<'a> {
             advice: why.advice(),
             remedy: why.remedy(),
             commands: place.next(why),
+            obstacle: why.obstacle.as_ref().map(|it| Found::new(it, place.db())),
             conflicts: None,
             text: why.to_string(),
         }
@@ -112,6 +119,8 @@ struct Whole<'a> {
     groups: Vec<Group<'a>>,
     dead: Vec<Dead<'a>>,
     conflicts: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    findings: Vec<Found<'a>>,
 }
 
 #[derive(Serialize)]
@@ -193,7 +202,12 @@ fn one(
     }
     explain(why, place, out)?;
     if !conflicts.is_empty() {
-        out.paragraph("", Tone::Bad, &format!("Its key is contested. {CONFLICTS}"))?;
+        let (key, channel) = (
+            printable_name(&why.dedupe_key),
+            printable_name(&why.channel),
+        );
+        let text = format!("Its key {key} of {channel} is contested. {CONFLICTS}");
+        out.paragraph("", Tone::Bad, &text)?;
         command(&place.conflicts(&conflicts), out)?;
     }
     Ok(())
@@ -223,12 +237,10 @@ fn whole(
     out: &mut Out,
 ) -> anyhow::Result<()> {
     let dead = outbox.dead_reasons()?;
-    let conflicts = outbox.stats()?.conflicts;
+    let stats = outbox.stats()?;
+    let conflicts = stats.conflicts;
     // All of it before the first line, so that a damaged file is told in one.
-    let unnoticed = match json {
-        true => Vec::new(),
-        false => outbox.unnoticed()?,
-    };
+    let findings = status::findings(outbox, &stats)?;
     if json {
         return out.json(&Whole {
             groups: groups
@@ -240,6 +252,10 @@ fn whole(
                 .collect(),
             dead: dead.iter().map(Dead::new).collect(),
             conflicts,
+            findings: findings
+                .iter()
+                .map(|it| Found::new(it, place.db()))
+                .collect(),
         });
     }
     let mut first = true;
@@ -260,7 +276,12 @@ fn whole(
             count(group.messages, "message", "messages like this one")
         );
         out.line(out.paint(Tone::Head, &head))?;
-        explain(&group.why, place, out)?;
+        let head = group.why.behind.as_deref();
+        match head.is_some_and(|it| it.reason == Reason::Dead) {
+            // What to type for a dead letter stands with the dead.
+            true => out.paragraph("", Tone::Plain, &group.why.to_string())?,
+            false => explain(&group.why, place, out)?,
+        }
     }
     for (code, more) in alike {
         gap(out)?;
@@ -277,14 +298,33 @@ fn whole(
         gap(out)?;
         let head = count(conflicts, "conflict waits", "conflicts wait");
         out.line(out.paint(Tone::Bad, &format!("{head} for a person")))?;
+        if let Some(first) = outbox.conflicts(None, 0, 1)?.first() {
+            let (key, channel) = (
+                printable_name(&first.dedupe_key),
+                printable_name(&first.channel),
+            );
+            let which = if conflicts > 1 { "The first: " } else { "" };
+            out.paragraph("", Tone::Plain, &format!("{which}key {key} of {channel}."))?;
+        }
         out.paragraph("", Tone::Plain, CONFLICTS)?;
         command(&place.conflicts(&[]), out)?;
     }
-    for finding in unnoticed {
+    for finding in findings {
+        let told = |it: &WhyGroup| {
+            it.why
+                .obstacle
+                .as_ref()
+                .is_some_and(|it| it.code == finding.code)
+        };
+        if groups.iter().any(told) {
+            continue;
+        }
         gap(out)?;
         out.paragraph("", Tone::Bad, &finding.text)?;
         out.paragraph("", Tone::Plain, &finding.remedy)?;
-        command(&place.helps(&finding.command), out)?;
+        if !finding.command.is_empty() {
+            command(&place.helps(&finding.command), out)?;
+        }
     }
     match first {
         true => out.line("nothing is waiting"),
