@@ -282,25 +282,28 @@ fn behind_a_run_that_another_took_over_nothing_more_is_claimed() {
     );
 }
 
-/// Row by row, a transaction that is full would leave a part of the run with the dead.
-#[test]
-fn the_run_of_a_dead_process_is_taken_back_whole() {
-    let mut two = Two::new();
+/// A lets a run of a hundred wait, more than B takes back in a transaction.
+fn claim_a_hundred(two: &mut Two, receiver: &Script) {
     let policy = Policy::default().run_length(100);
-    let long = Settings::default()
-        .workers(1)
-        .prefetch(100)
-        .lock_share(1.0)
-        .default_policy(policy);
-    two.a = Inline::new(&two.outbox, long).unwrap();
-    let receiver = Script::default();
+    let many = Settings::default().workers(1).prefetch(100);
+    let many = many.lock_share(1.0).default_policy(policy);
+    two.a = Inline::new(&two.outbox, many).unwrap();
+    // Its first transaction takes fewer.
     put(&two.outbox, &Message::text("sales", "before")).unwrap();
-    two.a.until_idle(&receiver).unwrap();
+    two.a.until_idle(receiver).unwrap();
     for i in 0..100 {
         let message = Message::text("sales", i.to_string()).ordering_key("customer");
         put(&two.outbox, &message).unwrap();
     }
-    assert_eq!(two.a.cycle(&receiver).unwrap().dispatched, 100);
+    assert_eq!(two.a.cycle(receiver).unwrap().dispatched, 100);
+}
+
+/// Row by row, a transaction that is full would leave a part of the run with the dead.
+#[test]
+fn the_run_of_a_dead_process_is_taken_back_whole() {
+    let mut two = Two::new();
+    let receiver = Script::default();
+    claim_a_hundred(&mut two, &receiver);
     drop(two.a);
     let sending = || two.outbox.stats().unwrap().total.sending;
     let mut b = two.b.lock().unwrap();
@@ -318,4 +321,39 @@ fn the_run_of_a_dead_process_is_taken_back_whole() {
     let order: Vec<_> = (0..100).map(|it| it.to_string()).collect();
     assert_eq!(texts, order);
     assert_eq!(two.outbox.stats().unwrap().total.max_attempts, 0);
+}
+
+/// A transaction that was full left some of the ripe ones, and with them a reason to look again.
+#[test]
+fn a_claim_that_was_just_seen_stale_is_watched_although_others_are_ripe() {
+    let mut two = Two::new();
+    let receiver = Script::default();
+    claim_a_hundred(&mut two, &receiver);
+    two.clock.advance(Duration::from_secs(1));
+    let mut later = Inline::new(&two.outbox, Settings::default()).unwrap();
+    let last = put(&two.outbox, &Message::text("sales", "later")).unwrap();
+    assert_eq!(later.cycle(&receiver).unwrap().dispatched, 1);
+    drop((two.a, later));
+    let is_held = || two.outbox.attempts(last.id()).unwrap().is_empty();
+    let mut b = two.b.lock().unwrap();
+    two.clock.advance(Duration::from_millis(29_500));
+    b.cycle(&receiver).unwrap();
+    two.clock.advance(Duration::from_millis(2_001));
+    b.cycle(&receiver).unwrap();
+    let taken_back = two.outbox.stats().unwrap().total.sending == 1;
+    assert!(
+        taken_back && is_held(),
+        "the later one was seen for the first time"
+    );
+    two.clock.advance(Duration::from_millis(1_900));
+    for _ in 0..4 {
+        b.cycle(&receiver).unwrap();
+        assert!(is_held());
+    }
+    two.clock.advance(Duration::from_millis(101));
+    b.until_idle(&receiver).unwrap();
+    assert_eq!(
+        two.outbox.get(last.id()).unwrap().unwrap().status,
+        Status::Sent
+    );
 }

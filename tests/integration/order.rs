@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sqlite_outbox::testing::Inline;
+use sqlite_outbox::testing::{Inline, Script};
 use sqlite_outbox::{Delivery, Dispatcher, Message, OnDead, Outcome};
 
 use crate::desk::{Desk, HOUR, MINUTE, rejects, status, up};
@@ -284,4 +284,30 @@ fn a_run_that_was_claimed_behind_one_that_fails_meanwhile_goes_back() {
     outbox.draining(&window).now().run().unwrap();
     let arrived = window.arrived.into_inner().unwrap();
     assert!(arrived[2..].iter().copied().eq(2..=40), "{arrived:?}");
+}
+
+/// Who was taken out and comes back stands before what was enqueued after it, though the lane has
+/// gone on.
+#[test]
+fn one_who_comes_back_while_its_lane_is_sent_goes_before_those_behind() {
+    let desk = Desk::new();
+    let sale = |text: &str| Message::text("sales", text).ordering_key("customer");
+    let first = desk.put(sale("1"));
+    desk.anna().cancel(first).unwrap();
+    desk.put(sale("2"));
+    let receiver = Script::default();
+    let mut drain = desk.drain();
+    drain.cycle(&receiver).unwrap();
+    let call = drain.begin().unwrap();
+    desk.anna().retry(first).unwrap();
+    desk.put(sale("3"));
+    desk.put(Message::text("sales", "beside"));
+    assert_eq!(drain.cycle(&receiver).unwrap().dispatched, 1);
+    drain.end(call, Ok(Outcome::delivered()));
+    drain.until_idle(&receiver).unwrap();
+    let seen = receiver.seen().into_iter();
+    let texts = seen
+        .filter(|it| it.ordering_key.is_some())
+        .map(|it| it.payload);
+    assert_eq!(texts.collect::<Vec<_>>(), [b"1", b"3"]);
 }

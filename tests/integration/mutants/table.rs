@@ -150,9 +150,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a stale lease is taken at once",
         changes: &[change(
-            TRANSACT,
-            "self.at.monotonic.saturating_sub(suspect.seen) >= STEAL_AFTER",
-            "self.at.monotonic.saturating_sub(suspect.seen) >= STEAL_AFTER / 4000",
+            "src/drain/memory.rs",
+            "const STEAL_AFTER: Duration = Duration::from_secs(2);",
+            "const STEAL_AFTER: Duration = Duration::from_micros(500);",
         )],
     },
     Mutant {
