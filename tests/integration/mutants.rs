@@ -16,7 +16,7 @@ use crate::fixture::long;
 use table::{MUTANTS, Mutant};
 
 /// Lives within which a fault must show.
-const SEEDS: u64 = 1_000;
+const SEEDS: u64 = 3_000;
 
 /// All of the tests that the copy needs.
 const MAIN: &str = "#![allow(clippy::all, dead_code)]\nmod fixture;\nmod simulation;\n";
