@@ -7,7 +7,7 @@ use crate::circuit::{Admission, Turn};
 use crate::dispatch::Delivery;
 use crate::drain::chain::Chain;
 use crate::drain::flight::{ClaimedRun, Lease};
-use crate::drain::transact::{Channels, Effects, Transact, Trouble};
+use crate::drain::transact::{Channels, EXPIRE_STEP, Effects, Transact, Trouble};
 use crate::observer::Event;
 use crate::settings::{EXTRA, Settings};
 use crate::store::claim::{self, Candidate, Range};
@@ -129,7 +129,7 @@ impl Transact<'_> {
             Turn::Retry => [(Turn::Retry, Range::Retries), (Turn::Fresh, Range::Newest)],
         };
         for (took, range) in order {
-            for head in self.candidates(range, name, 4)? {
+            for head in self.candidates(range, name, 4, effects)? {
                 let mut room = Room {
                     messages: 1,
                     bytes: 1,
@@ -164,7 +164,7 @@ impl Transact<'_> {
                 continue;
             }
             let before = effects.runs.len();
-            for head in self.candidates(range, name, limit)? {
+            for head in self.candidates(range, name, limit, effects)? {
                 if room.messages == 0 || room.bytes == 0 || runs == 0 {
                     break;
                 }
@@ -177,19 +177,35 @@ impl Transact<'_> {
         Ok(())
     }
 
-    /// Messages that may be claimed, without those that refuse it.
+    /// Messages that may be claimed, without those that refuse it. What is overdue and stands in their
+    /// way is marked so, up to a bound: to step over it at every claim would take the longer the more
+    /// there is.
     fn candidates(
         &self,
         range: Range,
         name: &str,
         limit: usize,
-    ) -> rusqlite::Result<Vec<Candidate>> {
+        effects: &mut Effects,
+    ) -> Result<Vec<Candidate>, Trouble> {
         let untouchable = &self.memory.untouchable;
         let more = limit.saturating_add(untouchable.len());
-        let mut found = claim::candidates(self.conn, range, name, self.at.wall, more)?;
-        found.retain(|it| !untouchable.contains(&it.id));
-        found.truncate(limit);
-        Ok(found)
+        let now = self.at.wall;
+        loop {
+            let expiring = effects.expired.is_some();
+            let mut found = claim::candidates(self.conn, range, name, now, more, expiring)?;
+            found.retain(|it| !untouchable.contains(&it.id));
+            let mut marked = false;
+            for late in found.extract_if(.., |it| it.overdue) {
+                marked |= self.mark_overdue(late.id, effects)?;
+            }
+            let enough = effects
+                .expired
+                .is_none_or(|it| it >= EXPIRE_STEP + self.batch);
+            if !marked || enough || !found.is_empty() {
+                found.truncate(limit);
+                return Ok(found);
+            }
+        }
     }
 
     /// Makes one run of a message and the followers of its ordering key; [`mark`](Self::mark) claims

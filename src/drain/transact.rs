@@ -21,8 +21,8 @@ use crate::stats::ChannelState;
 use crate::store::settle::{self, Claim};
 use crate::store::{channel, claim, upkeep};
 
-/// Overdue messages marked per transaction.
-const EXPIRE_STEP: usize = 64;
+/// Overdue messages marked per transaction, beside those that stand in the way of a claim.
+pub(crate) const EXPIRE_STEP: usize = 64;
 /// Stale claims looked at per channel: all that any process can have left, or nearly so, since each
 /// of them has to be seen twice.
 const STALE_STEP: usize = 8192;
@@ -65,6 +65,10 @@ pub(crate) struct Effects {
     pub(crate) events: Vec<Event>,
     pub(crate) lanes_mended: usize,
     pub(crate) taken_back: usize,
+    /// Messages of 1970 that got their time.
+    pub(crate) rebased: usize,
+    /// Overdue messages that were marked; `None` while the clock may not make anything expire.
+    pub(crate) expired: Option<usize>,
     pub(crate) changes: Changes,
 }
 
@@ -77,6 +81,7 @@ impl Effects {
             && self.runs.is_empty()
             && self.events.is_empty()
             && self.lanes_mended == 0
+            && self.rebased == 0
             && changes.renewed.is_empty()
             && changes.lost.is_empty()
             && changes.pulled.is_none()
@@ -161,6 +166,9 @@ impl Transact<'_> {
             self.claim(&mut channels, &mut effects)?;
         }
         self.save(channels, &mut effects)?;
+        if let Some(messages @ 1..) = effects.expired {
+            effects.events.push(Event::Expired { messages });
+        }
         Ok(effects)
     }
 
@@ -174,19 +182,27 @@ impl Transact<'_> {
         if self.memory.rebase {
             let rebased =
                 self.tolerated(|| upkeep::rebase(self.conn, now, FIRST_HONEST, EXPIRE_STEP))?;
-            effects.changes.rebased = rebased.unwrap_or(0) < EXPIRE_STEP;
-        }
-        let mut messages = 0;
-        for id in upkeep::overdue(self.conn, now, EXPIRE_STEP)? {
-            if !self.memory.untouchable.contains(&id) {
-                let done = self.guarded(id, effects, |_| upkeep::expire(self.conn, id, now))?;
-                messages += usize::from(done == Some(true));
+            effects.rebased = rebased.unwrap_or(0);
+            effects.changes.rebased = effects.rebased < EXPIRE_STEP;
+            // Others of 1970 look overdue still.
+            if !effects.changes.rebased {
+                return Ok(());
             }
         }
-        if messages > 0 {
-            effects.events.push(Event::Expired { messages });
+        effects.expired = Some(0);
+        for id in upkeep::overdue(self.conn, now, EXPIRE_STEP)? {
+            self.mark_overdue(id, effects)?;
         }
         Ok(())
+    }
+
+    /// False when it was not to be had.
+    pub(crate) fn mark_overdue(&self, id: i64, effects: &mut Effects) -> Result<bool, Trouble> {
+        let now = self.at.wall;
+        let done = self.guarded(id, effects, |_| upkeep::expire(self.conn, id, now))?;
+        let marked = done == Some(true);
+        effects.expired = effects.expired.map(|it| it + usize::from(marked));
+        Ok(marked)
     }
 
     /// Renews before anything is claimed: a process that is late must not take from one that lives.

@@ -40,20 +40,22 @@ SELECT id FROM outbox
 pub(crate) const EACH: &str = "
 SELECT id, channel FROM outbox INDEXED BY outbox_due WHERE status = 'pending' OR status = 'sending'";
 
-/// What may be claimed of a channel now, and whether others stand behind it in its lane. Index
-/// `outbox_due`, and for the lane `outbox_lane`.
+/// What may be claimed of a channel now, and whether others stand behind it in its lane; with `?4` also
+/// what is overdue, so that a claim need not step over it. Index `outbox_due`, and for the lane
+/// `outbox_lane`.
 macro_rules! candidates {
     ($due:literal, $order:literal) => {
         concat!(
             "
 SELECT id, ordering_key,
        EXISTS (SELECT 1 FROM outbox AS o
-                WHERE o.channel = ?1 AND o.ordering_key = outbox.ordering_key AND o.status = 'waiting')
+                WHERE o.channel = ?1 AND o.ordering_key = outbox.ordering_key AND o.status = 'waiting'),
+       expires_at <= ?2
   FROM outbox
  WHERE channel = ?1 AND status = 'pending' AND next_attempt_at ",
             $due,
             "
-   AND (expires_at IS NULL OR expires_at > ?2)
+   AND (expires_at IS NULL OR expires_at > ?2 OR ?4)
  ORDER BY ",
             $order,
             " LIMIT ?3"
@@ -130,6 +132,8 @@ pub(crate) struct Candidate {
     pub(crate) id: i64,
     /// Of the lane that it leads, if others stand behind it there.
     pub(crate) leads: Option<String>,
+    /// Its time has passed.
+    pub(crate) overdue: bool,
 }
 
 /// Which range a claim reads.
@@ -215,12 +219,14 @@ pub(crate) fn nameless(
     same.take(limit).collect()
 }
 
+/// Those of a range that are due, up to `limit`; the `overdue` ones among them if they are asked for.
 pub(crate) fn candidates(
     conn: &Connection,
     range: Range,
     channel: &str,
     now: i64,
     limit: usize,
+    overdue: bool,
 ) -> rusqlite::Result<Vec<Candidate>> {
     let statement = match range {
         Range::Fresh => FRESH,
@@ -228,13 +234,14 @@ pub(crate) fn candidates(
         Range::Retries => RETRIES,
     };
     conn.prepare_cached(statement)?
-        .query_map((channel, now, rows(limit)), |row| {
+        .query_map((channel, now, rows(limit), overdue), |row| {
             Ok(Candidate {
                 id: row.get(0)?,
                 leads: match row.get(2)? {
                     true => lossy(row.get_ref(1)?),
                     false => None,
                 },
+                overdue: row.get::<_, Option<bool>>(3)?.unwrap_or_default(),
             })
         })?
         .collect()

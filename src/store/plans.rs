@@ -224,15 +224,18 @@ fn a_claim_steps_over_no_backlog() {
     conn.execute(&held, [30_000 * scale]).unwrap();
     let lanes = format!("{fill} SELECT 'bulk', 'lane ' || i, 'pending', 'x' FROM n");
     conn.execute(&lanes, [10_000 * scale]).unwrap();
+    let late = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+                INSERT INTO outbox (channel, expires_at, payload) SELECT 'late', 1700000000000, 'x' FROM n";
+    conn.execute(late, [10_000 * scale]).unwrap();
     conn.execute_batch("COMMIT").unwrap();
     let now = 1_800_000_000_000_i64;
     // The work of a claim that takes up to 64, in steps of SQLite's machine.
     let work = |channel: &str, lane: &str| -> i32 {
         let statements: [(&str, Vec<&dyn rusqlite::ToSql>); 8] = [
             (claim::STANDINGS, vec![&""]),
-            (claim::FRESH, vec![&channel, &now, &64]),
-            (claim::NEWEST, vec![&channel, &now, &4]),
-            (claim::RETRIES, vec![&channel, &now, &32]),
+            (claim::FRESH, vec![&channel, &now, &64, &true]),
+            (claim::NEWEST, vec![&channel, &now, &4, &true]),
+            (claim::RETRIES, vec![&channel, &now, &32, &true]),
             (claim::FOLLOWERS, vec![&channel, &lane, &2, &15]),
             (claim::GOES_ON, vec![&channel, &lane, &2]),
             (claim::FIRST_PENDING, vec![&channel]),
@@ -255,6 +258,7 @@ fn a_claim_steps_over_no_backlog() {
         steps.iter().sum()
     };
     let (others, own) = (work("sales", "a"), work("bulk", "held"));
+    let overdue = work("late", "none");
     let enqueue =
         "INSERT INTO outbox (channel, ordering_key, payload) VALUES ('bulk', 'held', 'x')";
     let mut statement = conn.prepare(enqueue).unwrap();
@@ -267,4 +271,5 @@ fn a_claim_steps_over_no_backlog() {
     // How many a version of SQLite takes is its own affair; a step for each row would be 30,000.
     assert!(others < 1_000, "{others} steps beside the backlog");
     assert!(own < 3_000, "{own} steps for 64 out of the backlog");
+    assert!(overdue < 3_000, "{overdue} steps for 64 that are overdue");
 }
