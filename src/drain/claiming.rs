@@ -11,7 +11,7 @@ use crate::drain::transact::{Channels, EXPIRE_STEP, Effects, Transact, Trouble};
 use crate::observer::Event;
 use crate::settings::{EXTRA, Settings};
 use crate::store::claim::{self, Candidate, Range};
-use crate::store::settle;
+use crate::store::{decode, settle};
 
 /// Payload bytes this process holds at most, beyond one message for each channel.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
@@ -308,7 +308,7 @@ impl Transact<'_> {
     fn take(&self, id: i64, effects: &mut Effects) -> Result<Option<Delivery>, Trouble> {
         let lease = self.lease().0;
         let read = self.guarded(id, effects, |_| {
-            let read = claim::read(self.conn, id, self.instance)?;
+            let read = decode::read(self.conn, id, self.instance)?;
             let refused = self.careful
                 && matches!(read, Some(Ok(_)))
                 && claim::take(self.conn, &[id], lease)? == 0;
@@ -343,7 +343,7 @@ impl Transact<'_> {
                 break;
             }
             for id in claim::nameless(self.conn, name, room)? {
-                self.refuse(id, claim::not_utf8("channel"), effects)?;
+                self.refuse(id, decode::not_utf8("channel"), effects)?;
                 room -= 1;
             }
         }

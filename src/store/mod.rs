@@ -8,6 +8,7 @@ pub(crate) mod check;
 pub(crate) mod claim;
 pub(crate) mod conflict;
 pub(crate) mod connect;
+pub(crate) mod decode;
 pub(crate) mod enqueue;
 pub(crate) mod file;
 pub(crate) mod find;

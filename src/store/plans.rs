@@ -5,8 +5,8 @@ use rusqlite::Connection;
 use crate::entry::Status;
 use crate::schema::SCHEMA;
 use crate::store::{
-    SET, bulk, census, channel, claim, enqueue, operate, read, retention, round, select, settle,
-    stats, upkeep, why,
+    SET, bulk, census, channel, claim, decode, enqueue, operate, read, retention, round, select,
+    settle, stats, upkeep, why,
 };
 
 /// The plan of a statement, one step a line.
@@ -139,7 +139,7 @@ fn what_is_settled_or_enqueued_is_found_by_a_key() {
 
 fn what_is_settled(conn: &Connection) {
     let by_id = [
-        claim::READ,
+        decode::READ,
         settle::SENT,
         settle::CONFIRM,
         settle::AGAIN,

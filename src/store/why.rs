@@ -12,7 +12,7 @@ use crate::stats::{far_ahead, is_ahead};
 use crate::store::read::{Name, number, raw, text, walk};
 use crate::store::retention::settled;
 use crate::store::upkeep::Lane;
-use crate::store::{channel, claim, stats};
+use crate::store::{channel, decode, stats};
 
 const FACTS: &str = "
 SELECT o.id, o.channel, o.dedupe_key, o.status, o.next_attempt_at, o.claims, o.attempts, o.ordering_key,
@@ -126,7 +126,7 @@ pub(crate) fn facts(conn: &Connection, id: i64) -> Result<Option<Facts>> {
 
 /// What a drain will find wrong with a message that waits, as it is stored.
 pub(crate) fn unsendable(conn: &Connection, id: i64) -> Result<Option<String>> {
-    Ok(claim::read(conn, id, &Arc::from(""))?.and_then(|it| it.err()))
+    Ok(decode::read(conn, id, &Arc::from(""))?.and_then(|it| it.err()))
 }
 
 /// The state that all processes share.
