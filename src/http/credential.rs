@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use ureq::http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 
+use super::request::{pair, signing_key};
 use super::secret::Secret;
 
 /// The most principals whose credentials a route remembers.
@@ -36,14 +38,36 @@ pub enum Credential {
 }
 
 impl Credential {
-    /// Name and value of the header.
-    pub(super) fn header(&self) -> (&str, String) {
-        match self {
+    /// The header it is sent as, or what is wrong with it, without the secret.
+    pub(super) fn header(&self) -> Result<(HeaderName, HeaderValue), String> {
+        sound(self.secret())?;
+        let (name, value) = match self {
             Self::Bearer(token) => ("authorization", format!("Bearer {token}")),
             Self::Basic { user, password } => {
+                check_user(user)?;
                 ("authorization", format!("Basic {}", code(user, password)))
             }
-            Self::Header { name, value } => (name, value.clone()),
+            Self::Header { name, value } => (name.as_str(), value.clone()),
+        };
+        let (name, value) = pair(name, &value)?;
+        // ureq refuses it, and blames the receiver.
+        if name == AUTHORIZATION && value.to_str().is_err() {
+            let odd = self.secret().chars().position(|it| !it.is_ascii());
+            return Err(format!(
+                "character {} of the secret is not ASCII, which the header {name} cannot carry",
+                odd.unwrap_or_default() + 1
+            ));
+        }
+        Ok((name, value))
+    }
+
+    fn secret(&self) -> &str {
+        match self {
+            Self::Bearer(secret)
+            | Self::Basic {
+                password: secret, ..
+            }
+            | Self::Header { value: secret, .. } => secret,
         }
     }
 
@@ -53,6 +77,24 @@ impl Credential {
             Self::Bearer(secret) | Self::Header { value: secret, .. } => vec![secret.into()],
             Self::Basic { user, password } => vec![code(user, password).into(), password.into()],
         }
+    }
+}
+
+/// What no header can carry.
+fn sound(secret: &str) -> Result<(), String> {
+    if secret.is_empty() {
+        return Err("the secret is empty".into());
+    }
+    match secret.chars().any(char::is_control) {
+        true => Err("the secret contains a line break or another control character".into()),
+        false => Ok(()),
+    }
+}
+
+fn check_user(user: &str) -> Result<(), String> {
+    match user.contains(':') || user.chars().any(char::is_control) {
+        true => Err("the user of basic contains a colon or control character".into()),
+        false => Ok(()),
     }
 }
 
@@ -115,12 +157,15 @@ pub(super) enum Scheme {
     Bearer(Secret),
     Basic(String, Secret),
     Header(String, Secret),
+    /// The secret that requests are signed with, kept as a header of that name.
+    Sign(Secret),
     Source(Arc<dyn CredentialSource>),
 }
 
 impl Scheme {
+    /// The credential, of which nothing is known to stand in the way of sending it.
     fn ask(&self, request: &CredentialRequest<'_>) -> anyhow::Result<Credential> {
-        Ok(match self {
+        let credential = match self {
             Self::Bearer(secret) => Credential::Bearer(secret.read()?),
             Self::Basic(user, secret) => Credential::Basic {
                 user: user.clone(),
@@ -130,8 +175,45 @@ impl Scheme {
                 name: name.clone(),
                 value: secret.read()?,
             },
+            Self::Sign(secret) => Credential::Header {
+                name: "webhook-signature".into(),
+                value: secret.read()?,
+            },
             Self::Source(source) => source.credential(request)?,
-        })
+        };
+        let judged = match self {
+            Self::Sign(_) => signing_key(credential.secret()).map(drop),
+            _ => credential.header().map(drop),
+        };
+        match judged {
+            Ok(()) => Ok(credential),
+            Err(wrong) => anyhow::bail!("{self:?}: {wrong}"),
+        }
+    }
+
+    /// What can be known to be wrong before it is needed.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if let Self::Basic(user, _) = self {
+            check_user(user)?;
+        }
+        match self.secret() {
+            Some(secret) if secret.is_known() => {
+                self.try_read().map(drop).map_err(|it| it.to_string())
+            }
+            Some(secret) => secret.check(),
+            None => Ok(()),
+        }
+    }
+
+    /// The secret, where it is one of its own.
+    fn secret(&self) -> Option<&Secret> {
+        match self {
+            Self::Bearer(secret)
+            | Self::Basic(_, secret)
+            | Self::Header(_, secret)
+            | Self::Sign(secret) => Some(secret),
+            Self::Source(_) => None,
+        }
     }
 
     /// Secrets of one's own are the same for every channel and principal.
@@ -162,6 +244,7 @@ impl Scheme {
                 )
             }
             Self::Header(name, secret) => (name, secret.stand_in()),
+            Self::Sign(_) => ("webhook-signature", "$SIGNATURE".into()),
             Self::Source(_) => ("authorization", "$CREDENTIAL".into()),
         }
     }
@@ -176,12 +259,7 @@ impl Scheme {
 
     /// Whether asking it may take its time.
     pub(super) fn is_slow(&self) -> bool {
-        match self {
-            Self::Bearer(secret) | Self::Basic(_, secret) | Self::Header(_, secret) => {
-                secret.is_slow()
-            }
-            Self::Source(_) => true,
-        }
+        self.secret().is_none_or(Secret::is_slow)
     }
 }
 
@@ -191,6 +269,7 @@ impl fmt::Debug for Scheme {
             Self::Bearer(secret) => write!(f, "bearer from {secret:?}"),
             Self::Basic(_, secret) => write!(f, "basic from {secret:?}"),
             Self::Header(name, secret) => write!(f, "{name} from {secret:?}"),
+            Self::Sign(secret) => write!(f, "the signing secret from {secret:?}"),
             Self::Source(_) => f.write_str("a credential source"),
         }
     }

@@ -7,15 +7,15 @@ use std::time::Duration;
 use ureq::http::header::HeaderName;
 use ureq::http::{HeaderMap, Method};
 
-use super::credential::{Credential, Purse, Scheme};
+use super::credential::{Purse, Scheme};
 use super::hidden;
 use super::judge::Overrides;
 use super::line::{Line, Settings};
 use super::proxy;
 use super::reply::{ReplyRule, check_pointer};
-use super::request::{pair, signing_key};
+use super::request::pair;
 use super::route::{Judge, Route, Way};
-use super::secret::{COMMAND_LIMIT, Secret};
+use super::secret::COMMAND_LIMIT;
 use super::url::{Template, Url};
 
 /// How long a body may take when only the status decides.
@@ -85,18 +85,10 @@ impl fmt::Debug for Plan {
 impl Plan {
     /// What is wrong with those secrets that can be read beforehand.
     pub(super) fn unusable_secrets(&self) -> Vec<String> {
-        let read = self.purses.iter().map(|it| it.scheme.try_read());
-        let mut found: Vec<_> = read.filter_map(Result::err).collect();
-        if let Some(purse) = &self.sign {
-            let usable = purse.scheme.try_read().and_then(|it| match it {
-                Some(Credential::Header { value, .. }) => signing_key(&value)
-                    .map(drop)
-                    .map_err(|it| anyhow::anyhow!("{:?}: {it}", purse.scheme)),
-                _ => Ok(()),
-            });
-            found.extend(usable.err());
-        }
-        found.iter().map(|it| format!("{it:#}")).collect()
+        let all = self.purses.iter().chain(&self.sign);
+        all.filter_map(|it| it.scheme.try_read().err())
+            .map(|it| format!("{it:#}"))
+            .collect()
     }
 
     /// Whether a request shows what only its receiver is to know.
@@ -155,7 +147,7 @@ impl Route {
             }
             if matches!(name.as_str(), "authorization" | "proxy-authorization") {
                 return Err(format!(
-                    "the header {name} holds a secret: use bearer, basic or secret_header"
+                    "the header {name} holds a secret: use bearer, basic or secret_headers"
                 ));
             }
             let text = String::from_utf8_lossy(value.as_bytes());
@@ -188,8 +180,8 @@ impl Route {
             true => self.timeout,
             false => self.timeout.min(BODY_PATIENCE),
         };
-        let slow = self.credentials.iter().filter(|it| it.is_slow()).count();
-        let slow = slow + usize::from(self.sign.as_ref().is_some_and(Secret::is_slow));
+        let slow = self.credentials.iter().chain(&self.sign);
+        let slow = slow.filter(|it| it.is_slow()).count();
         let slow = u32::try_from(slow).unwrap_or(u32::MAX).saturating_mul(2);
         Ok(Plan {
             method,
@@ -205,10 +197,7 @@ impl Route {
             reply_with: self.reply_with.clone(),
             overrides: self.overrides.clone(),
             provider_id: self.provider_id.clone(),
-            sign: self
-                .sign
-                .clone()
-                .map(|it| Purse::new(Scheme::Header("webhook-signature".into(), it))),
+            sign: self.sign.clone().map(Purse::new),
             timeout: self.timeout,
             connect_timeout: self.connect_timeout,
             time_limit: (self.timeout * 2 + SLACK)
@@ -231,41 +220,23 @@ impl Route {
 
     fn check_credentials(&self, guarded: &mut Vec<HeaderName>) -> Result<(), String> {
         let mut authorizations = 0;
-        for scheme in &self.credentials {
+        for scheme in self.credentials.iter().chain(&self.sign) {
+            scheme.check()?;
             match scheme {
-                Scheme::Bearer(secret) => {
-                    secret.check()?;
-                    authorizations += 1;
-                }
-                Scheme::Basic(user, secret) => {
-                    secret.check()?;
-                    authorizations += 1;
-                    if user.contains(':') || user.chars().any(char::is_control) {
-                        return Err(
-                            "the user of basic contains a colon or control character".into()
-                        );
-                    }
-                }
-                Scheme::Header(name, secret) => {
-                    secret.check()?;
+                Scheme::Bearer(_) | Scheme::Basic(..) => authorizations += 1,
+                Scheme::Header(name, _) => {
                     let (name, _) = pair(name, "")?;
                     if RESERVED.contains(&name.as_str()) || guarded.contains(&name) {
                         return Err(format!("the header {name} cannot carry a secret"));
                     }
                     guarded.push(name);
                 }
-                Scheme::Source(_) => {}
+                Scheme::Sign(_) | Scheme::Source(_) => {}
             }
         }
-        if authorizations > 1 {
-            return Err("the route has more than one of bearer and basic".into());
+        match authorizations > 1 {
+            true => Err("the route has more than one of bearer and basic".into()),
+            false => Ok(()),
         }
-        if let Some(secret) = &self.sign {
-            secret.check()?;
-            secret
-                .known()
-                .map_or(Ok(()), |it| signing_key(it).map(drop))?;
-        }
-        Ok(())
     }
 }

@@ -69,9 +69,10 @@ impl HttpDispatcher {
         for (name, value) in credentials {
             add(name, value);
         }
-        if plan.sign.is_some() {
+        if let Some(sign) = &plan.sign {
+            let (name, value) = sign.scheme.stand_in();
             add("webhook-timestamp", "$TIMESTAMP".into());
-            add("webhook-signature", "$SIGNATURE".into());
+            add(name, value);
             headers.push(("webhook-id".into(), head.webhook_id().into()));
         }
         let settings = plan.line.settings();

@@ -13,6 +13,7 @@ use crate::dispatch::Delivery;
 
 use super::credential::Credential;
 use super::plan::{Plan, RESERVED};
+use super::wire::LONGEST;
 
 /// What stands for itself in an encoded header value.
 const HEADER: &AsciiSet = &CONTROLS.add(b'%').add(b' ');
@@ -87,9 +88,7 @@ impl Head {
         let headers = request.headers_mut();
         *headers = self.headers.clone();
         for credential in credentials {
-            let (name, value) = credential.header();
-            let (name, mut value) = pair(name, &value)
-                .map_err(|_| format!("{credential:?} cannot stand in a header"))?;
+            let (name, mut value) = credential.header()?;
             if RESERVED.contains(&name.as_str()) || name == plan.key_header {
                 return Err(format!("the header {name} cannot carry a credential"));
             }
@@ -121,8 +120,14 @@ pub(super) fn pair(name: &str, value: &str) -> Result<(HeaderName, HeaderValue),
     let parsed = name
         .parse::<HeaderName>()
         .map_err(|_| format!("{name:?} is no header name"))?;
+    if name.len().saturating_add(value.len()) > LONGEST {
+        return Err(format!(
+            "the header {name} is longer than {} KiB",
+            LONGEST / 1024
+        ));
+    }
     let value = HeaderValue::from_str(value)
-        .map_err(|_| format!("the value of the header {name} is not printable ASCII"))?;
+        .map_err(|_| format!("the value of the header {name} contains a control character"))?;
     Ok((parsed, value))
 }
 

@@ -40,7 +40,7 @@ pub struct Route {
     pub(super) reply_with: Option<Judge>,
     pub(super) overrides: Overrides,
     pub(super) provider_id: Option<String>,
-    pub(super) sign: Option<Secret>,
+    pub(super) sign: Option<Scheme>,
 }
 
 /// How a route finds its proxy.
@@ -232,7 +232,7 @@ impl Route {
     /// Signs each request after the Standard Webhooks specification (`webhook-id`,
     /// `webhook-timestamp`, `webhook-signature`) with a secret of the form `whsec_…`.
     pub fn sign(mut self, secret: Secret) -> Self {
-        self.sign = Some(secret);
+        self.sign = Some(Scheme::Sign(secret));
         self
     }
 }

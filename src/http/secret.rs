@@ -57,10 +57,9 @@ impl Secret {
         ))
     }
 
-    /// What can be known to be wrong before the secret is needed.
+    /// What is wrong with the place.
     pub(super) fn check(&self) -> Result<(), String> {
         match &self.0 {
-            Place::Value(value) => usable(value).map(drop).map_err(|it| it.to_string()),
             Place::Env(name) if name.is_empty() || name.contains(['=', '\0']) => {
                 Err("the secret's environment variable has no valid name".into())
             }
@@ -71,12 +70,9 @@ impl Secret {
         }
     }
 
-    /// The secret, where it was given itself.
-    pub(super) fn known(&self) -> Option<&str> {
-        match &self.0 {
-            Place::Value(value) => Some(value.trim()),
-            _ => None,
-        }
+    /// Whether it was given itself.
+    pub(super) fn is_known(&self) -> bool {
+        matches!(self.0, Place::Value(_))
     }
 
     /// What stands for it in a command to copy: a shell expression without the secret.
@@ -100,6 +96,7 @@ impl Secret {
         matches!(self.0, Place::Command(_))
     }
 
+    /// What stands at its place, without what editors and shells put around it.
     pub(super) fn read(&self) -> anyhow::Result<String> {
         let text = match &self.0 {
             Place::Value(value) => value.clone(),
@@ -112,13 +109,16 @@ impl Secret {
             Place::File(path) => {
                 let file = std::fs::File::open(path)
                     .with_context(|| format!("{} cannot be read", path.display()))?;
-                bounded(file).with_context(|| format!("{} cannot be read", path.display()))?
+                let mut bytes = Vec::new();
+                file.take(MAX_SECRET)
+                    .read_to_end(&mut bytes)
+                    .with_context(|| format!("{} cannot be read", path.display()))?;
+                text(bytes).with_context(|| format!("{self:?}"))?
             }
-            Place::Command(command) => run(command)?,
+            Place::Command(command) => text(run(command)?).with_context(|| format!("{self:?}"))?,
         };
-        usable(&text)
-            .map(str::to_string)
-            .with_context(|| format!("{self:?}"))
+        // Editors of Windows begin a file with a byte order mark.
+        Ok(text.trim_start_matches('\u{feff}').trim().into())
     }
 }
 
@@ -147,26 +147,17 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The secret as it can stand in a header.
-fn usable(text: &str) -> anyhow::Result<&str> {
-    let text = text.trim();
-    if text.is_empty() {
-        anyhow::bail!("the secret is empty");
+fn text(bytes: Vec<u8>) -> anyhow::Result<String> {
+    if let [0xff, 0xfe, ..] | [0xfe, 0xff, ..] = bytes.as_slice() {
+        anyhow::bail!("the secret is written as UTF-16: save it as UTF-8");
     }
-    if text.chars().any(char::is_control) {
-        anyhow::bail!("the secret contains a line break or another control character");
-    }
-    Ok(text)
-}
-
-fn bounded(source: impl Read) -> anyhow::Result<String> {
-    let mut text = String::new();
-    source.take(MAX_SECRET).read_to_string(&mut text)?;
-    Ok(text)
+    String::from_utf8(bytes)
+        .ok()
+        .context("the secret is not UTF-8")
 }
 
 /// Runs the program and answers its first line.
-fn run(command: &[String]) -> anyhow::Result<String> {
+fn run(command: &[String]) -> anyhow::Result<Vec<u8>> {
     let Some((program, arguments)) = command.split_first() else {
         anyhow::bail!("the secret's command is empty");
     };
@@ -203,9 +194,7 @@ fn run(command: &[String]) -> anyhow::Result<String> {
             }
         }
     }
-    String::from_utf8(line)
-        .ok()
-        .with_context(|| format!("the command {program} printed no UTF-8"))
+    Ok(line)
 }
 
 #[cfg(test)]
@@ -250,8 +239,6 @@ mod tests {
             (Secret::env("OUTBOX_NO_SUCH_VARIABLE"), "is not set"),
             (Secret::file("no/such/file"), "cannot be read"),
             (Secret::command(["no-such-program-here"]), "cannot be run"),
-            (Secret::value("  "), "empty"),
-            (Secret::value("s3c\r\nr3t"), "line break"),
         ];
         for (secret, reason) in cases {
             let error = format!("{:#}", secret.read().unwrap_err());

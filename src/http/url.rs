@@ -3,11 +3,13 @@
 use std::borrow::Cow;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use rustls::pki_types::ServerName;
 use ureq::http::Uri;
 
 use crate::dispatch::Delivery;
 
 use super::hidden;
+use super::wire::LONGEST;
 
 /// Everything but the characters that never mean anything in a URL.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
@@ -180,7 +182,7 @@ impl Url {
         let authority = rest.split(['/', '?']).next().unwrap_or_default();
         if authority.contains('@') {
             return Err(
-                "the URL contains a login; credentials belong to basic, bearer or secret_header"
+                "the URL contains a login; credentials belong to basic, bearer or secret_headers"
                     .into(),
             );
         }
@@ -188,6 +190,9 @@ impl Url {
             return Err("the URL's host cannot be a placeholder".into());
         }
         let (host, port) = split_port(authority, if https { 443 } else { 80 })?;
+        if https && ServerName::try_from(host.as_str()).is_err() {
+            return Err(format!("the host {host} is neither an address nor a name"));
+        }
         let template = Template::parse(text, &IN_URL)?;
         let url = Self {
             template,
@@ -206,6 +211,9 @@ impl Url {
         })?;
         if climbs(&text) {
             return Err("a value would climb out of the URL's path".into());
+        }
+        if text.len() > LONGEST {
+            return Err(format!("the URL is longer than {} KiB", LONGEST / 1024));
         }
         text.parse()
             .map_err(|error| format!("the URL cannot be sent: {error}"))
@@ -397,7 +405,7 @@ mod tests {
             ("https://erp.example/a/../b", "climb"),
             ("https://[::g]/", "IPv6"),
             ("https://[::1]x/", "port"),
-            ("https://erp<>.example/", "cannot be sent"),
+            ("http://erp<>.example/", "cannot be sent"),
         ];
         for (url, reason) in cases {
             let error = Url::parse(url).expect_err(url);

@@ -14,6 +14,10 @@ use ureq::unversioned::transport::{Buffers, LazyBuffers, NextTimeout, Transport}
 pub(super) const READ: usize = 16 * 1024;
 pub(super) const WRITTEN: usize = 64 * 1024;
 
+/// The most bytes of a URL or a header: ureq wants a whole line into what is free of the buffer, and
+/// half of it may be held back.
+pub(super) const LONGEST: usize = WRITTEN / 2 - 1024;
+
 /// The head of an answer must fit in.
 const INPUT: usize = 128 * 1024;
 

@@ -133,3 +133,30 @@ fn a_port_that_takes_connections_and_speaks_no_tls_is_told_apart_and_waited_for_
     assert_eq!(channels, all, "in the order of the settings");
     assert!(told[0].2.contains("answers, but not with TLS"), "{told:?}");
 }
+
+/// Else it would be called no HTTP of the receiver, which never saw it.
+#[test]
+fn a_secret_that_no_header_can_carry_is_a_fault_beforehand_and_the_settings_fault_afterwards() {
+    let desk = Desk::new();
+    desk.done(["enqueue", "till.db", "--channel=sales", "--key=S-1", "{}"]);
+    desk.write("token", "t0ken\u{e9}");
+    desk.write(
+        "outbox.toml",
+        "[channel.sales]\nurl = \"http://127.0.0.1:9/\"\nbearer = { file = \"token\" }\n",
+    );
+    let told = found(&desk, "secret", &[]);
+    assert_eq!((told.len(), &*told[0].0), (1, "fault"), "{told:?}");
+    assert!(
+        told[0].2.contains("character 6 of the secret is not ASCII"),
+        "{told:?}"
+    );
+    desk.run(["drain", "till.db", "--config", "outbox.toml"]);
+    let why = desk.done(["why", "till.db", "S-1"]);
+    assert!(
+        why.contains("character 6 of the secret is not ASCII"),
+        "{why}"
+    );
+    assert!(why.contains("lies with the settings"), "{why}");
+    let status = desk.run(["status", "till.db", "--json"]).json();
+    assert_eq!(status["channels"][0]["reason_code"], "no_credentials");
+}

@@ -247,3 +247,107 @@ fn a_secret_that_a_receiver_repeats_is_blanked_however_it_is_escaped() {
         assert!(!kept.contains("s3cr3t"), "{kept}");
     }
 }
+
+/// ureq refuses these before it sends anything, and calls it no HTTP of the receiver.
+#[test]
+fn what_no_header_can_carry_is_the_fault_of_where_it_comes_from() {
+    let server = Server::start(|_| ok());
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        Secret::file(path)
+    };
+    let route = || Route::post(server.url("/"));
+    let own = [
+        (
+            route().bearer(file("umlaut", "s3cr3té".as_bytes())),
+            "umlaut: character 7 of the secret is not ASCII",
+        ),
+        (
+            route().bearer(file("inside", "s3\u{a0}cr3t".as_bytes())),
+            "inside: character 3",
+        ),
+        (
+            route().secret_header("Authorization", file("key", "s3cr3té".as_bytes())),
+            "key: character 7",
+        ),
+        (
+            route().secret_header("X-Api-Key", file("lines", b"s3cr3t\nmore")),
+            "lines: the secret contains a line break",
+        ),
+        (
+            route().basic("anna", file("empty", b"\xef\xbb\xbf \r\n")),
+            "empty: the secret is empty",
+        ),
+        (
+            route().bearer(file("wide", b"\xff\xfes\x003\x00c\x00")),
+            "wide: the secret is written as UTF-16: save it as UTF-8",
+        ),
+        (
+            route().bearer(file("latin", b"s3cr3t\xe9")),
+            "latin: the secret is not UTF-8",
+        ),
+        (
+            route().bearer(file("long", "s3cr3t".repeat(8_000).as_bytes())),
+            "long: the header authorization is longer than 31 KiB",
+        ),
+        (
+            route().sign(file("signing", b"s3cr3t")),
+            "signing: the signing secret is not whsec_ and base64",
+        ),
+    ];
+    let from = |credential: Credential| {
+        route().credentials(move |_: &CredentialRequest<'_>| Ok(credential.clone()))
+    };
+    let sources = [
+        (
+            from(Credential::Bearer("s3cr3té".into())),
+            "a credential source: character 7",
+        ),
+        (
+            from(Credential::Bearer("s3cr3t\tmore".into())),
+            "line break or another control character",
+        ),
+        (
+            from(Credential::Header {
+                name: "authorization".into(),
+                value: "s3cr3té".into(),
+            }),
+            "character 7",
+        ),
+        (
+            from(Credential::Basic {
+                user: "a:b".into(),
+                password: "s3cr3t".into(),
+            }),
+            "contains a colon",
+        ),
+    ];
+    let known_beforehand = own.len();
+    for (at, (route, wanted)) in own.into_iter().chain(sources).enumerate() {
+        let dispatcher = over(route);
+        let failure = blocked(send(&dispatcher, &sale()));
+        assert_eq!(failure.code, Failure::NO_CREDENTIALS, "{failure:?}");
+        let told = dispatcher.unreadable_secrets();
+        assert_eq!(told.len(), usize::from(at < known_beforehand), "{told:?}");
+        for text in told.iter().map(|it| &it.1).chain([&failure.text]) {
+            assert!(text.contains(wanted), "{text}");
+            assert!(!text.contains("s3"), "{text}");
+        }
+    }
+    assert_eq!(server.accepted(), 0, "the receiver was not asked");
+}
+
+#[test]
+fn a_byte_order_mark_of_an_editor_is_no_part_of_a_secret_and_other_headers_carry_more_than_ascii() {
+    let server = guarded("Bearer t0ken");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "\u{feff}t0ken\r\n").unwrap();
+    let route = Route::post(server.url("/"))
+        .bearer(Secret::file(file.path()))
+        .secret_header("X-Api-Key", Secret::value("\u{feff}clé"));
+    let dispatcher = over(route);
+    assert!(dispatcher.unreadable_secrets().is_empty());
+    delivered(send(&dispatcher, &sale()));
+}

@@ -122,6 +122,16 @@ fn a_message_that_cannot_be_sent_is_rejected_here_and_nothing_goes_out() {
     let mut message = good();
     message.content_type = "text/plain\r\nX-B: 2".into();
     cases.push((message, "content-type"));
+    // More than one line of ureq's buffer, which it would call no HTTP of the receiver.
+    let mut message = good();
+    message.content_type = "a".repeat(40_000);
+    cases.push((message, "content-type is longer"));
+    let mut message = good();
+    message.message_id = "a".repeat(40_000);
+    cases.push((message, "x-request-id is longer"));
+    let mut message = good();
+    message.recipient = Some("a".repeat(40_000));
+    cases.push((message, "URL is longer"));
     for (message, reason) in cases {
         let failure = rejected(send(&dispatcher, &message));
         assert!(failure.text.contains(reason), "{}", failure.text);

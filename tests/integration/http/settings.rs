@@ -14,11 +14,24 @@ fn a_route_that_cannot_work_is_refused_with_one_sentence() {
         (Route::post("http://127.0.0.1.erp.example/"), "plain http"),
         (Route::new("GET", "https://erp.example/"), "method"),
         (route().header("X A", "1"), "header name"),
-        (route().header("X-A", "1\r\nX-B: 2"), "printable"),
+        (route().header("X-A", "1\r\nX-B: 2"), "control character"),
+        (
+            route().header("X-A", "1".repeat(40_000)),
+            "longer than 31 KiB",
+        ),
+        (
+            Route::post(format!("https://erp.example/{}", "a".repeat(40_000))),
+            "longer than 31 KiB",
+        ),
+        (Route::post("https://10.0.0.300/"), "neither an address nor"),
+        (
+            Route::post("https://erp_.-x.example/"),
+            "neither an address nor",
+        ),
         (route().header("Content-Length", "1"), "not set by hand"),
         (
             route().header("Authorization", "Bearer s3cr3t"),
-            "use bearer",
+            "use bearer, basic or secret_headers",
         ),
         (route().header("Idempotency-Key", "1"), "not set by hand"),
         (route().idempotency_header("Host"), "cannot carry"),
@@ -27,6 +40,7 @@ fn a_route_that_cannot_work_is_refused_with_one_sentence() {
         (route().idempotency_key(""), "empty"),
         (route().bearer(Secret::value("s3cr3t\n2")), "line break"),
         (route().bearer(Secret::value("")), "empty"),
+        (route().bearer(Secret::value("s3cr3té")), "is not ASCII"),
         (
             route()
                 .bearer(Secret::value("a"))
