@@ -76,10 +76,15 @@ impl Delivery {
     }
 }
 
+/// Of a dispatcher that sets none.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(120);
+
 /// A transport. Implemented for closures `Fn(&Delivery) -> anyhow::Result<Outcome>`.
 ///
 /// `Ok` says what happened. `Err` means "I do not know": the message is tried again and
 /// the error's whole chain is kept as text. A panic counts as such an error; the worker lives on.
+/// In `serves` it counts as no, in `time_limit` as the default, in `interrupt` as nothing; the
+/// first of each is logged.
 pub trait Dispatcher: Send + Sync {
     /// Sends one message, blocking. Runs on a worker thread, never inside a transaction.
     fn dispatch(&self, delivery: &Delivery) -> anyhow::Result<Outcome>;
@@ -92,13 +97,15 @@ pub trait Dispatcher: Send + Sync {
     /// The longest one `dispatch` of this channel may take. The claim is renewed while the call
     /// is within it; past it the message may be handed to another worker. Default: 2 minutes.
     fn time_limit(&self, _channel: &str) -> Duration {
-        Duration::from_secs(120)
+        TIME_LIMIT
     }
 
     /// Sends a run: messages of one ordering key, in order, or a single message.
     ///
     /// The default sends them one by one. A transport that can put several messages into one
-    /// request overrides this, takes them by [`Run::next_batch`] and settles each of them.
+    /// request overrides this, takes them by [`Run::next_batch`] and settles each of them. One that
+    /// takes none, without being told that the run may not go on, has failed: the first message is
+    /// tried again after some seconds, uncharged.
     fn dispatch_run(&self, run: &mut Run<'_>) {
         while let Some(delivery) = run.next() {
             let outcome = self.dispatch(delivery);
@@ -223,6 +230,9 @@ impl Failure {
     /// nobody knows whether the message arrived, and nobody is charged.
     pub const INTERRUPTED: &'static str = "interrupted";
 
+    /// The code of a message that a [`Dispatcher::dispatch_run`] was given and did not take.
+    pub(crate) const UNTAKEN: &'static str = "untaken";
+
     /// A failure with its stable code and its text.
     pub fn new(code: impl Into<Cow<'static, str>>, text: impl Into<String>) -> Self {
         Self {
@@ -316,7 +326,7 @@ impl Dispatcher for Router {
 
     fn time_limit(&self, channel: &str) -> Duration {
         self.find(channel)
-            .map_or(Duration::from_secs(120), |it| it.time_limit(channel))
+            .map_or(TIME_LIMIT, |it| it.time_limit(channel))
     }
 
     fn dispatch_run(&self, run: &mut Run<'_>) {

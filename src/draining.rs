@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::dispatch::Dispatcher;
 use crate::error::Result;
 use crate::outbox::Outbox;
-use crate::pump::{self, Parts, Pump, Tally};
+use crate::pump::{self, Calm, Parts, Pump, Tally};
 use crate::settings::Settings;
 use crate::stats::{ChannelState, ChannelStats, Stats};
 
@@ -194,7 +194,8 @@ impl<'a> Draining<'a> {
             }
             !cancel.is_cancelled()
         };
-        let tally = pump::drain(parts, self.dispatcher, self.deadline, &mut heard)?;
+        let dispatcher = Calm::new(self.dispatcher);
+        let tally = pump::drain(parts, &dispatcher, self.deadline, &mut heard)?;
         let elapsed = clock.monotonic().saturating_sub(started);
         let ended = if self.cancel.is_cancelled() {
             Ended::Cancelled
@@ -208,7 +209,7 @@ impl<'a> Draining<'a> {
             channel: channel.channel.clone(),
             sent: tally.sent_by(&channel.channel),
             unsent: channel.counts.unsent(),
-            state: if self.dispatcher.serves(&channel.channel) {
+            state: if dispatcher.serves(&channel.channel) {
                 channel.state
             } else {
                 ChannelState::Unrouted

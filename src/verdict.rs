@@ -7,6 +7,7 @@
 //! | retry, unreachable, with evidence | charged: back-off, dead when its budget is spent | evidence is spent |
 //! | retry, unreachable, without evidence | given back uncharged | circuit opens |
 //! | blocked | given back uncharged | circuit opens |
+//! | not taken by the dispatcher | given back uncharged | nothing |
 //! | not sent | given back as it was | nothing |
 
 use crate::circuit::Channel;
@@ -91,6 +92,9 @@ pub(crate) fn judge(
                 _ => ChannelState::Offline,
             };
             channel.open(state, &failure, facts.probe, now, dice);
+            uncharged(failure, facts, now, dice)
+        }
+        Some(Outcome::Retry(failure)) if failure.code == Failure::UNTAKEN => {
             uncharged(failure, facts, now, dice)
         }
         Some(Outcome::Retry(failure) | Outcome::Unreachable(failure)) => {

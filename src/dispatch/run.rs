@@ -10,6 +10,8 @@ use crate::dispatch::{Delivery, Failure, Outcome};
 /// has run out, or when the outbox is stopping; what was not handed out is given back uncharged.
 pub struct Run<'a> {
     queue: Queue,
+    /// Whether the dispatcher has asked for anything, or the rest was taken out of its hands.
+    touched: bool,
     may_send: &'a mut dyn FnMut(&Delivery) -> bool,
     report: &'a mut dyn FnMut(Delivery, Option<Outcome>),
 }
@@ -66,6 +68,7 @@ impl<'a> Run<'a> {
     ) -> Self {
         Self {
             queue,
+            touched: false,
             may_send,
             report,
         }
@@ -94,6 +97,7 @@ impl<'a> Run<'a> {
     ///
     /// What was handed out before and not settled counts as failed.
     pub fn next_batch(&mut self, most: usize) -> &[Delivery] {
+        self.touched |= most > 0;
         while !self.queue.out.is_empty() {
             self.settle(Err(unsaid()));
         }
@@ -124,7 +128,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn give_back(&mut self) {
+    /// What is not handed out stays as it was.
+    pub(crate) fn give_back(&mut self) {
+        self.touched = true;
         for delivery in self.queue.waiting.drain(..) {
             (self.report)(delivery, None);
         }
@@ -135,6 +141,13 @@ impl Drop for Run<'_> {
     fn drop(&mut self) {
         while !self.queue.out.is_empty() {
             self.settle(Err(unsaid()));
+        }
+        // Due at once, it would be handed out again and again.
+        if !self.touched
+            && let Some(first) = self.queue.waiting.pop_front()
+        {
+            let failure = Failure::new(Failure::UNTAKEN, "the dispatcher took no message").local();
+            (self.report)(first, Some(Outcome::Retry(failure)));
         }
         self.give_back();
     }

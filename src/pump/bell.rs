@@ -88,7 +88,8 @@ mod tests {
         assert!(bell.look() && bell.look());
         assert_eq!(bell.listen(MOMENT), Some(Heard::default()));
         assert_eq!(bell.listen(MOMENT), None);
-        assert!(bell.stop(Duration::from_secs(9)) && bell.wake() && bell.stop(MOMENT));
+        let patient = Duration::from_secs(9);
+        assert!(bell.stop(patient) && bell.wake() && bell.stop(MOMENT) && bell.stop(patient));
         let all = Heard {
             wake: true,
             stop: Some(MOMENT),

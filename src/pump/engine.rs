@@ -1,6 +1,6 @@
 //! The loop that turns cycles: the same for a pump in the background and a drain in the foreground.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, bounded};
 
 use crate::clock::{Clock, pause};
 use crate::dispatch::Dispatcher;
-use crate::drain::{ClaimedRun, Cycle, Drainer, Follow, Report};
+use crate::drain::{ClaimedRun, Cycle, Drainer, Follow, Report, panic_text};
 use crate::error::{Error, Result};
 use crate::observer::{Event, Observer};
 use crate::printable::printable_name;
@@ -21,6 +21,8 @@ use crate::stats::ChannelState;
 
 /// After the grace period, calls that were interrupted get this long to return.
 const AFTER_INTERRUPT: Duration = Duration::from_millis(500);
+/// And what is known then, this long to be recorded.
+const LAST_TRIES: Duration = Duration::from_millis(500);
 /// Calls under way at a drain's deadline get this long to finish.
 const AFTER_DEADLINE: Duration = Duration::from_secs(2);
 /// A lock held by someone else for this long is worth a word.
@@ -92,11 +94,14 @@ impl Engine<'_> {
         };
         let result = {
             let _closing = Closing(&shop);
-            self.turn(&shop, &reports, spawn, seen)
+            catch_unwind(AssertUnwindSafe(|| self.turn(&shop, &reports, spawn, seen)))
         };
-        let error = result.as_ref().err().map(Error::chain);
+        let error = match &result {
+            Ok(ended) => ended.as_ref().err().map(Error::chain),
+            Err(panic) => Some(format!("it panicked: {}", panic_text(panic.as_ref()))),
+        };
         self.tell(&Event::Stopped { error });
-        result
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     fn turn(
@@ -127,10 +132,7 @@ impl Engine<'_> {
             };
             let patience = |since: Duration| now.saturating_sub(since) > bound;
             let lost = self.until_idle && failing_since.is_some_and(patience);
-            failure = match cycle.failing {
-                true => cycle.error.take().or(failure),
-                false => None,
-            };
+            failure = cause(&mut cycle, failure);
             // A newer program took the file over: nothing of ours may be written any more.
             let replaced = matches!(failure, Some(Error::SchemaTooNew { .. }));
             if let Some(error) = failure.take_if(|_| lost || replaced) {
@@ -146,7 +148,7 @@ impl Engine<'_> {
                         stopping = self.stop_within(shop, now.saturating_add(AFTER_DEADLINE));
                     }
                 }
-                _ if self.drainer.is_empty() => return failure.map_or(Ok(()), Err),
+                _ if self.drainer.is_empty() => return Ok(()),
                 Stopping::Grace(until) if now >= until => {
                     shop.interrupted.store(true, Ordering::Release);
                     self.dispatcher.interrupt();
@@ -154,7 +156,7 @@ impl Engine<'_> {
                 }
                 // A drain in the foreground has to wait for its threads anyway, and for their answers.
                 Stopping::Interrupted(until) if now >= until && !self.until_idle => {
-                    return self.give_up(reports);
+                    return self.give_up(reports, failure, until.saturating_add(LAST_TRIES));
                 }
                 _ => {}
             }
@@ -196,23 +198,34 @@ impl Engine<'_> {
         }
     }
 
-    /// Gives everything back and records what is still to be recorded, for two seconds at most.
-    fn give_up(&mut self, reports: &Receiver<Report>) -> Result<()> {
+    /// Gives everything back and records what is still to be recorded, as long as there is time;
+    /// what remains then, for this reason or for the last one, passes on with its lease.
+    fn give_up(
+        &mut self,
+        reports: &Receiver<Report>,
+        mut failure: Option<Error>,
+        until: Duration,
+    ) -> Result<()> {
         // What has come back is known, and not given back.
         for report in reports.try_iter() {
             self.drainer.take_in(report);
         }
         self.drainer.abandon();
-        let until = self.clock.monotonic().saturating_add(AFTER_DEADLINE);
         loop {
-            let cycle = self.drainer.cycle(self.dispatcher, reports.try_iter());
+            let mut cycle = self.drainer.cycle(self.dispatcher, reports.try_iter());
             for event in &cycle.events {
                 self.tell(event);
             }
-            if self.drainer.is_empty() || self.clock.monotonic() >= until {
-                return cycle.error.map_or(Ok(()), Err);
+            failure = cause(&mut cycle, failure);
+            if self.drainer.is_empty() {
+                return Ok(());
             }
-            pause(cycle.wait.min(Duration::from_millis(100)));
+            let left = until.saturating_sub(self.clock.monotonic());
+            if left.is_zero() {
+                let late = || Error::Stopped("not all results could be recorded in time".into());
+                return Err(failure.unwrap_or_else(late));
+            }
+            pause(cycle.wait.min(left).min(ATTENTION));
         }
     }
 
@@ -302,6 +315,14 @@ impl Engine<'_> {
                 log::error!("the observer panicked at {event:?}");
             }
         }
+    }
+}
+
+/// Why the file cannot be written, if it cannot: what failed just now, or the last time.
+fn cause(cycle: &mut Cycle, before: Option<Error>) -> Option<Error> {
+    match cycle.failing {
+        true => cycle.error.take().or(before),
+        false => None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Threads and channels around the drain: the only place that starts any.
 
 mod bell;
+mod calm;
 mod engine;
 mod work;
 mod worker;
@@ -21,6 +22,7 @@ use crate::observer::{Event, Observer};
 use crate::settings::Settings;
 
 use bell::Bell;
+pub(crate) use calm::Calm;
 use engine::Engine;
 use worker::Shop;
 
@@ -178,7 +180,8 @@ impl Pump {
     /// then; what was not sent is given back uncharged, due at once.
     ///
     /// Returns within the grace period plus about a second, with the error that had ended the pump
-    /// before, or the one that kept the last results from being recorded.
+    /// before, or the one that kept the last results from being recorded: such a message counts as
+    /// claimed until its lease ends, and is then sent again.
     pub fn stop(mut self, grace: Duration) -> Result<()> {
         self.bell.stop(grace);
         let bound = grace.saturating_add(Duration::from_secs(5));
@@ -232,9 +235,10 @@ fn pump(
     health: &Mutex<Health>,
 ) -> Result<()> {
     let clock = Arc::clone(&parts.clock);
+    let calm = Calm::new(dispatcher.as_ref());
     let engine = Engine {
         drainer: parts.drainer,
-        dispatcher: dispatcher.as_ref(),
+        dispatcher: &calm,
         settings: &parts.settings,
         clock: parts.clock,
         observer: parts.observer,

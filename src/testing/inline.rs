@@ -173,6 +173,7 @@ impl Inline {
             let stopping = self.stopping;
             let rest = held.go_on(&self.clock, &mut self.reports, |run| {
                 if stopping {
+                    run.give_back();
                     return Queue::default();
                 }
                 delivery = run.next().cloned();
@@ -240,7 +241,10 @@ impl Inline {
         let (back, stay): (Vec<_>, _) = self.runs.drain(..).partition(chosen);
         self.runs = stay.into();
         for held in back {
-            held.go_on(&self.clock, &mut self.reports, |_| Queue::default());
+            held.go_on(&self.clock, &mut self.reports, |run| {
+                run.give_back();
+                Queue::default()
+            });
         }
     }
 }

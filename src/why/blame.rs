@@ -24,9 +24,9 @@ pub(super) fn blame(code: Option<&str>, text: Option<&str>, others: bool) -> Fau
         Some("reply_rule") if text.is_some_and(|it| it.split(": ").any(is_page)) => Fault::Network,
         // Other answers hold the rule.
         Some("reply_rule") if others => Fault::Receiver,
-        Some("unauthorised" | "no_credentials" | "redirected" | "reply_rule" | "panic") => {
-            Fault::Route
-        }
+        Some(
+            "unauthorised" | "no_credentials" | "redirected" | "reply_rule" | "panic" | "untaken",
+        ) => Fault::Route,
         Some("lost" | "interrupted") => Fault::Nobody,
         // Too slow, too early, too many: as good as no answer.
         Some("http_408" | "http_425" | "http_429") => Fault::Receiver,

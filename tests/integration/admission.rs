@@ -165,3 +165,22 @@ fn a_rolled_back_batch_does_not_use_up_the_room() {
         Err(Error::OutboxFull { .. })
     ));
 }
+
+/// Each process counts now and then only, and trusts an eighth of what was free meanwhile.
+#[test]
+fn two_processes_exceed_the_limit_by_an_eighth_of_what_was_free_at_most() {
+    let till = Till::new();
+    let open = || Outbox::options().max_unsent(100).open(&till.path).unwrap();
+    let (one, other) = (open(), open());
+    let mut taken = 0;
+    let mut until_full = |outbox: &Outbox| {
+        while put(outbox, &Message::text("sales", "x")).is_ok() {
+            taken += 1;
+        }
+        taken
+    };
+    put(&one, &Message::text("sales", "counted")).unwrap();
+    assert_eq!(until_full(&other), 99);
+    let exceeded = until_full(&one) - 99;
+    assert!((1..=99 / 8).contains(&exceeded), "by {exceeded}");
+}

@@ -23,6 +23,7 @@ mod costs;
 mod desk;
 mod drain;
 mod duplicates;
+mod ends;
 mod enqueue;
 mod exact;
 mod fencing;

@@ -285,3 +285,86 @@ fn with_a_lazy_sync_a_delivery_is_on_disk_within_about_a_second() {
     drain.step(&Script::default()).unwrap();
     assert!(size() > before + 150_000, "nothing was checkpointed");
 }
+
+/// Only the newest attempts are kept, and with the first charge its age would be forgotten: a message
+/// that failed through a long outage would never be old enough to die.
+#[test]
+fn a_poison_message_dies_however_many_attempts_were_not_charged_to_it() {
+    let till = Till::new();
+    let (clock, outbox) = till.manual(NOW);
+    let policy = Policy::default().max_attempts(2);
+    let mut drain = Inline::new(&outbox, Settings::default().default_policy(policy)).unwrap();
+    let receiver = |delivery: &Delivery| {
+        Ok(match delivery.payload.as_slice() {
+            b"poison" => Outcome::retry("500"),
+            _ => Outcome::delivered(),
+        })
+    };
+    let attempts = |id| outbox.get(id).unwrap().unwrap().attempts;
+    let good = |drain: &mut Inline| {
+        put(&outbox, &Message::text("sales", "good")).unwrap();
+        drain.until_idle(&receiver).unwrap();
+    };
+    good(&mut drain);
+    let poison = put(&outbox, &Message::text("sales", "poison"))
+        .unwrap()
+        .id();
+    drain.until_idle(&receiver).unwrap();
+    assert_eq!(attempts(poison), 1);
+    // Nothing is delivered meanwhile, and so nothing is charged.
+    for _ in 0..30 {
+        clock.advance(Duration::from_secs(6 * 3600));
+        drain.until_idle(&receiver).unwrap();
+    }
+    let outcomes = outbox.attempts(poison).unwrap();
+    assert_eq!(attempts(poison), 1, "{outcomes:?}");
+    assert!(outcomes.len() > 20, "the outage was too short");
+    for _ in 0..10 {
+        good(&mut drain);
+        clock.advance(Duration::from_secs(6 * 3600));
+        drain.until_idle(&receiver).unwrap();
+    }
+    let row = outbox.get(poison).unwrap().unwrap();
+    assert_eq!((row.status, row.attempts), (Status::Dead, 2));
+}
+
+/// A receiver that is barely back must not be met by every process at full speed, also by those that
+/// have not felt its trouble.
+#[test]
+fn where_another_process_found_trouble_this_one_begins_slowly_too() {
+    let till = Till::new();
+    let (clock, outbox) = till.manual(NOW);
+    let fill = |messages: usize| {
+        for n in 0..messages {
+            put(&outbox, &Message::text("sales", n.to_string())).unwrap();
+        }
+    };
+    let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
+    let up = |_: &Delivery| Ok(Outcome::delivered());
+    fill(100);
+    drain.until_idle(&up).unwrap();
+    fill(100);
+    let at_full_pace = drain.step(&up).unwrap().dispatched;
+    assert!(at_full_pace > 10, "{at_full_pace}");
+    drain.until_idle(&up).unwrap();
+
+    fill(100);
+    let mut other = Inline::new(&outbox, Settings::default()).unwrap();
+    let down = |_: &Delivery| Ok(Outcome::unreachable("no network"));
+    // Evidence is spent by the first failure, and the channel opens with the next.
+    for _ in 0..5 {
+        other.until_idle(&down).unwrap();
+    }
+    assert_eq!(
+        outbox.stats().unwrap().channels[0].state,
+        ChannelState::Offline
+    );
+    let mut claimed = Vec::new();
+    while claimed.iter().sum::<usize>() < 10 {
+        let step = drain.step(&up).unwrap();
+        clock.advance(step.wait.max(Duration::from_millis(10)));
+        claimed.extend((step.dispatched > 0).then_some(step.dispatched));
+    }
+    // The probe, the one that a troubled channel has, and then one more for each delivery.
+    assert_eq!(claimed.get(..3), Some(&[1, 1, 2][..]), "{claimed:?}");
+}

@@ -1,7 +1,6 @@
 //! The pump in the background: when it wakes, what it leaves alone, how it ends.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, bounded, unbounded};
@@ -207,47 +206,111 @@ fn while_the_file_cannot_be_written_nothing_more_is_sent_and_health_says_so() {
     for i in 0..50 {
         put(&outbox, &Message::text("sales", i.to_string())).unwrap();
     }
-    let open = std::sync::Arc::new(AtomicBool::new(false));
+    // After ten, each call waits for leave. A channel that has delivered has more claimed.
+    let (leave, gate) = bounded::<()>(0);
     let calls = std::sync::Arc::new(AtomicUsize::new(0));
-    let (go, gate) = bounded::<()>(0);
-    let gate = Mutex::new(Some(gate));
     let receiver = {
-        let (open, calls) = (open.clone(), calls.clone());
+        let calls = calls.clone();
         move |_: &Delivery| {
-            calls.fetch_add(1, Ordering::SeqCst);
-            if !open.load(Ordering::SeqCst) {
-                let gate = gate.lock().unwrap();
-                let _ = gate.as_ref().unwrap().recv();
+            if calls.fetch_add(1, Ordering::SeqCst) >= 10 {
+                let _ = gate.recv();
             }
             Ok(Outcome::delivered())
         }
     };
     let pump = outbox.pump(receiver).workers(1).start().unwrap();
     let until = Instant::now() + HANG;
-    while calls.load(Ordering::SeqCst) == 0 && Instant::now() < until {
-        nap(5);
-    }
+    let wait_until = |what: &str, reached: &dyn Fn() -> bool| {
+        while !reached() {
+            assert!(Instant::now() < until, "never: {what}");
+            nap(5);
+        }
+    };
+    wait_until("an eleventh call", &|| calls.load(Ordering::SeqCst) == 11);
+    wait_until("more claimed", &|| pump.health().in_flight > 5);
     // The application takes the write lock and keeps it.
     let blocker = till.sql();
     blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
-    open.store(true, Ordering::SeqCst);
-    drop(go);
-    while pump.health().error.is_none() && Instant::now() < until {
-        nap(5);
-    }
-    let health = pump.health();
-    assert!(health.error.unwrap().contains("lock"));
-    let sent_meanwhile = calls.load(Ordering::SeqCst);
+    leave.send(()).unwrap();
+    wait_until("an error", &|| pump.health().error.is_some());
+    assert!(pump.health().error.unwrap().contains("lock"));
+    // The call that is under way ends, and none follows.
+    nap(50);
+    leave.send(()).unwrap();
     nap(500);
     assert_eq!(
         calls.load(Ordering::SeqCst),
-        sent_meanwhile,
+        12,
         "sent what cannot be recorded"
     );
     blocker.execute_batch("COMMIT").unwrap();
+    drop(leave);
     delivered(&events, 50);
     assert_eq!(calls.load(Ordering::SeqCst), 50, "each exactly once");
     assert_eq!(pump.health().error, None);
+    pump.stop(HANG).unwrap();
+}
+
+/// The next run of a lane is claimed while one is being sent: when that fails, nobody would have
+/// sent the other, nor given it back.
+#[test]
+fn what_was_claimed_behind_a_run_that_failed_is_given_back() {
+    let till = Till::new();
+    let (outbox, events) = observed(&till);
+    for i in 0..40 {
+        let lane = Message::text("sales", i.to_string()).ordering_key("customer");
+        put(&outbox, &lane).unwrap();
+    }
+    let (fail, failing) = bounded::<()>(0);
+    let receiver = move |delivery: &Delivery| {
+        if delivery.payload == b"2" {
+            let _ = failing.recv();
+            return Ok(Outcome::retry("busy"));
+        }
+        Ok(Outcome::delivered())
+    };
+    let pump = outbox.pump(receiver).start().unwrap();
+    let until = Instant::now() + HANG;
+    let in_flight = |wanted: &dyn Fn(usize) -> bool| {
+        while !wanted(pump.health().in_flight) {
+            assert!(
+                Instant::now() < until,
+                "{} in flight",
+                pump.health().in_flight
+            );
+            nap(5);
+        }
+    };
+    delivered(&events, 2);
+    in_flight(&|it| it == 14 + 16);
+    drop(fail);
+    in_flight(&|it| it == 0);
+    let claimed = "SELECT count(*) FROM outbox WHERE status = 'sending'";
+    assert_eq!(one(&till.sql(), claimed), "0");
+    pump.stop(HANG).unwrap();
+}
+
+/// Beyond the workers, a thread is started for a channel that has none.
+#[test]
+fn a_channel_that_hangs_keeps_no_other_waiting_though_it_has_every_worker() {
+    let till = Till::new();
+    let (outbox, events) = observed(&till);
+    let (entered, inside) = bounded(100);
+    let (release, released) = bounded::<()>(0);
+    let receiver = move |delivery: &Delivery| {
+        if delivery.channel == "hangs" {
+            entered.send(()).unwrap();
+            let _ = released.recv();
+        }
+        Ok(Outcome::delivered())
+    };
+    let pump = outbox.pump(receiver).workers(1).start().unwrap();
+    put(&outbox, &Message::text("hangs", "one")).unwrap();
+    inside.recv_timeout(HANG).unwrap();
+    put(&outbox, &Message::text("flows", "one")).unwrap();
+    delivered(&events, 1);
+    drop(release);
+    delivered(&events, 1);
     pump.stop(HANG).unwrap();
 }
 

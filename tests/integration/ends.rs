@@ -1,0 +1,561 @@
+//! How a pump or a drain ends, and what it does with a dispatcher that misbehaves.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use sqlite_outbox::rusqlite::Connection;
+use sqlite_outbox::{
+    ChannelState, Clock, Delivery, Dispatcher, Ended, Error, Event, Message, Options, Outbox,
+    Outcome, Run, Status, SystemClock,
+};
+
+use crate::fixture::{Till, column, nap, one, put};
+
+/// Longer than anything here should take: it catches hangs.
+const HANG: Duration = Duration::from_secs(20);
+
+/// The machine's clock, which a test can put forward or break.
+#[derive(Debug, Clone, Default)]
+struct Ahead {
+    real: SystemClock,
+    by: Arc<AtomicI64>,
+    broken: Arc<AtomicBool>,
+}
+
+impl Ahead {
+    fn advance(&self, seconds: i64) {
+        self.by.fetch_add(seconds * 1_000, Ordering::SeqCst);
+    }
+
+    fn by(&self) -> i64 {
+        assert!(!self.broken.load(Ordering::SeqCst), "the clock is broken");
+        self.by.load(Ordering::SeqCst)
+    }
+}
+
+impl Clock for Ahead {
+    fn wall(&self) -> i64 {
+        self.real.wall() + self.by()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.real.monotonic() + Duration::from_millis(self.by().unsigned_abs())
+    }
+}
+
+/// An outbox whose events can be waited for.
+fn observed(till: &Till, options: Options) -> (Outbox, Receiver<Event>) {
+    let (events, heard) = unbounded();
+    let options = options.observer(move |event: &Event| drop(events.send(event.clone())));
+    (options.open(&till.path).unwrap(), heard)
+}
+
+fn fill(outbox: &Outbox, messages: usize) {
+    for n in 0..messages {
+        put(outbox, &Message::text("sales", n.to_string())).unwrap();
+    }
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
+    let until = std::time::Instant::now() + HANG;
+    while !reached() {
+        assert!(std::time::Instant::now() < until, "never: {what}");
+        nap(5);
+    }
+}
+
+/// The first event that is looked for.
+#[track_caller]
+fn heard<T>(events: &Receiver<Event>, mut which: impl FnMut(Event) -> Option<T>) -> T {
+    let until = std::time::Instant::now() + HANG;
+    loop {
+        if let Some(found) = which(events.recv_deadline(until).unwrap()) {
+            return found;
+        }
+    }
+}
+
+fn stopped(events: &Receiver<Event>) -> Option<String> {
+    heard(events, |event| match event {
+        Event::Stopped { error } => Some(error),
+        _ => None,
+    })
+}
+
+fn locked(till: &Till) -> Connection {
+    let conn = till.sql();
+    conn.execute_batch("BEGIN IMMEDIATE").unwrap();
+    conn
+}
+
+/// Holds every call until it is let go, by name of what it should answer, or interrupted.
+struct Gate {
+    entered: Sender<i64>,
+    answers: Receiver<Outcome>,
+}
+
+fn gate() -> (Gate, Receiver<i64>, Sender<Outcome>) {
+    let ((entered, inside), (release, answers)) = (unbounded(), bounded(0));
+    (Gate { entered, answers }, inside, release)
+}
+
+impl Gate {
+    fn answer(&self, delivery: &Delivery) -> anyhow::Result<Outcome> {
+        let _ = self.entered.send(delivery.id);
+        // Without anyone who could answer, it takes all.
+        Ok(self.answers.recv().unwrap_or_else(|_| Outcome::delivered()))
+    }
+}
+
+/// A stop used to be fine although the file knew nothing of what had arrived, if its last look came
+/// in a pause between two tries.
+#[test]
+fn a_stop_that_could_not_record_what_came_back_says_so_and_why() {
+    let till = Till::new();
+    let (outbox, events) = observed(&till, Outbox::options());
+    fill(&outbox, 10);
+    let (gate, inside, release) = gate();
+    let pump = outbox.pump(move |it: &Delivery| gate.answer(it));
+    let pump = pump.workers(1).start().unwrap();
+    inside.recv_timeout(HANG).unwrap();
+    let lock = locked(&till);
+    drop(release);
+    wait_until("an error", || pump.health().error.is_some());
+    let error = pump.stop(Duration::from_millis(300)).unwrap_err();
+    assert!(matches!(error, Error::Busy(_)), "{error:?}");
+    let told = stopped(&events).expect("the observer hears of it");
+    assert!(told.contains("lock"), "{told}");
+    lock.execute_batch("COMMIT").unwrap();
+    let sending = one(
+        &lock,
+        "SELECT count(*) FROM outbox WHERE status = 'sending'",
+    );
+    assert_ne!(sending, "0", "else nothing was left to record");
+}
+
+#[test]
+fn a_stop_that_leaves_nothing_to_record_is_fine_though_the_file_is_locked() {
+    let till = Till::new();
+    let (outbox, events) = observed(&till, Outbox::options());
+    fill(&outbox, 1);
+    let _lock = locked(&till);
+    let pump = outbox.pump(|_: &Delivery| Ok(Outcome::delivered()));
+    let pump = pump.start().unwrap();
+    wait_until("an error", || pump.health().error.is_some());
+    pump.stop(Duration::ZERO).unwrap();
+    assert_eq!(stopped(&events), None);
+}
+
+/// A dispatcher whose calls end when they are interrupted, with this answer.
+struct Ends {
+    entered: Sender<i64>,
+    interrupted: AtomicBool,
+    answer: fn() -> anyhow::Result<Outcome>,
+}
+
+impl Dispatcher for Ends {
+    fn dispatch(&self, delivery: &Delivery) -> anyhow::Result<Outcome> {
+        if delivery.payload == b"warm" {
+            return Ok(Outcome::delivered());
+        }
+        let _ = self.entered.send(delivery.id);
+        wait_until("interrupted", || self.interrupted.load(Ordering::SeqCst));
+        (self.answer)()
+    }
+
+    fn interrupt(&self) {
+        self.interrupted.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The channel has just delivered, so a failure would be charged. Then a call is broken off.
+fn broken_off(answer: fn() -> anyhow::Result<Outcome>) -> (Till, Outbox, i64) {
+    let till = Till::new();
+    let (outbox, events) = observed(&till, Outbox::options());
+    let (entered, inside) = unbounded();
+    let interrupted = AtomicBool::new(false);
+    let pump = outbox
+        .pump(Ends {
+            entered,
+            interrupted,
+            answer,
+        })
+        .start()
+        .unwrap();
+    put(&outbox, &Message::text("sales", "warm")).unwrap();
+    heard(&events, |it| {
+        matches!(it, Event::Delivered { .. }).then_some(())
+    });
+    let id = put(&outbox, &Message::text("sales", "one")).unwrap().id();
+    inside.recv_timeout(HANG).unwrap();
+    pump.stop(Duration::ZERO).unwrap();
+    assert_eq!(stopped(&events), None);
+    (till, outbox, id)
+}
+
+#[test]
+fn what_arrived_though_the_call_was_interrupted_counts_as_sent() {
+    let (_till, outbox, id) = broken_off(|| Ok(Outcome::delivered()));
+    assert_eq!(outbox.get(id).unwrap().unwrap().status, Status::Sent);
+}
+
+/// The receiver is not to blame for a call that we broke off, nor is the message.
+#[test]
+fn a_call_that_fails_because_it_was_interrupted_is_charged_to_nobody() {
+    let answers: [fn() -> anyhow::Result<Outcome>; 3] = [
+        || anyhow::bail!("broken pipe"),
+        || Ok(Outcome::unreachable("closed")),
+        || Ok(Outcome::rejected("half a message")),
+    ];
+    for answer in answers {
+        let (till, outbox, id) = broken_off(answer);
+        let row = outbox.get(id).unwrap().unwrap();
+        assert_eq!((row.status, row.attempts), (Status::Pending, 0));
+        let sql = "SELECT outcome || ' ' || charged FROM outbox_attempt";
+        assert_eq!(column(&till.sql(), sql), ["interrupted 0"]);
+        let stats = outbox.stats().unwrap();
+        assert_eq!(stats.channels[0].state, ChannelState::Ok);
+    }
+}
+
+/// The answer of the second call comes while the pump records that of the first, and has run out of
+/// patience: it is in hand, and must not be thrown away with what hangs.
+#[test]
+fn an_answer_that_comes_while_a_pump_gives_up_is_recorded() {
+    let (till, clock) = (Till::new(), Ahead::default());
+    let (gate, inside, release) = gate();
+    let release = Arc::new(std::sync::Mutex::new(Some(release)));
+    let (letting_go, asked) = (Arc::clone(&release), clock.clone());
+    let options = Outbox::options().clock(Arc::new(clock));
+    let outbox = options
+        .observer(move |event: &Event| {
+            if matches!(event, Event::Delivered { .. }) {
+                // The second call ends now.
+                drop(letting_go.lock().unwrap().take());
+                nap(500);
+            }
+        })
+        .open(&till.path)
+        .unwrap();
+    fill(&outbox, 2);
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let pump = outbox
+        .pump(Late {
+            gate,
+            interrupted: interrupted.clone(),
+        })
+        .workers(2)
+        .start()
+        .unwrap();
+    for _ in 0..2 {
+        inside.recv_timeout(HANG).unwrap();
+    }
+    let first = std::thread::spawn(move || {
+        wait_until("interrupted", || interrupted.load(Ordering::SeqCst));
+        // No patience is left when the first answer comes.
+        asked.advance(5);
+        let release = release.lock().unwrap().clone().unwrap();
+        release.send(Outcome::delivered()).unwrap();
+    });
+    pump.stop(Duration::ZERO).unwrap();
+    first.join().unwrap();
+    let sent = one(
+        &till.sql(),
+        "SELECT count(*) FROM outbox WHERE status = 'sent'",
+    );
+    assert_eq!(sent, "2");
+}
+
+/// Holds its calls, whether it is interrupted or not.
+struct Late {
+    gate: Gate,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Dispatcher for Late {
+    fn dispatch(&self, delivery: &Delivery) -> anyhow::Result<Outcome> {
+        self.gate.answer(delivery)
+    }
+
+    fn interrupt(&self) {
+        self.interrupted.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_pump_that_is_dropped_stops_without_being_waited_for() {
+    let till = Till::new();
+    let (outbox, events) = observed(&till, Outbox::options());
+    let pump = outbox.pump(|_: &Delivery| Ok(Outcome::delivered()));
+    let pump = pump.start().unwrap();
+    fill(&outbox, 1);
+    heard(&events, |it| {
+        matches!(it, Event::Delivered { .. }).then_some(())
+    });
+    drop(pump);
+    assert_eq!(stopped(&events), None);
+    fill(&outbox, 1);
+    nap(300);
+    assert_eq!(outbox.unsent().unwrap(), 1);
+}
+
+/// A drain while the file is locked from the first call on, or from its start, and time that passes
+/// meanwhile.
+fn patient(answers: bool, seconds: i64) -> sqlite_outbox::Result<u64> {
+    let (till, clock) = (Till::new(), Ahead::default());
+    let options = Outbox::options().clock(Arc::new(clock.clone()));
+    let (outbox, events) = observed(&till, options);
+    fill(&outbox, 1);
+    let lock = std::sync::Mutex::new((!answers).then(|| locked(&till)));
+    let receiver = |_: &Delivery| {
+        lock.lock().unwrap().get_or_insert_with(|| locked(&till));
+        Ok(Outcome::delivered())
+    };
+    std::thread::scope(|scope| {
+        let drain = scope.spawn(|| outbox.draining(&receiver).run());
+        wait_until("locked", || lock.lock().unwrap().is_some());
+        nap(300);
+        clock.advance(seconds);
+        // Told by the very cycle that finds how long it has lasted.
+        heard(&events, |it| {
+            matches!(it, Event::StoreFailed { .. }).then_some(())
+        });
+        nap(500);
+        // What has given up does not hear of it any more.
+        drop(lock.lock().unwrap().take());
+        drain.join().unwrap().map(|report| report.sent)
+    })
+}
+
+/// What could be sent may wait for the next drain; an answer that is lost is a message sent again.
+#[test]
+fn a_drain_gives_up_on_a_locked_file_after_half_a_minute_with_answers_after_five() {
+    assert!(matches!(patient(false, 32), Err(Error::Busy(_))));
+    assert_eq!(patient(true, 60).unwrap(), 1);
+    assert!(matches!(patient(true, 310), Err(Error::Busy(_))));
+}
+
+/// A dispatcher that panics where it is asked something.
+#[derive(Clone, Default)]
+struct Panics {
+    serves: Arc<AtomicBool>,
+    time_limit: bool,
+    interrupt: bool,
+    hangs: Option<Receiver<()>>,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Dispatcher for Panics {
+    fn dispatch(&self, _: &Delivery) -> anyhow::Result<Outcome> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        if let Some(hangs) = &self.hangs {
+            let _ = hangs.recv();
+        }
+        Ok(Outcome::delivered())
+    }
+
+    fn serves(&self, channel: &str) -> bool {
+        let panics = channel == "odd" && self.serves.load(Ordering::SeqCst);
+        assert!(!panics, "serves");
+        true
+    }
+
+    fn time_limit(&self, _: &str) -> Duration {
+        assert!(!self.time_limit, "time_limit");
+        Duration::from_secs(10)
+    }
+
+    fn interrupt(&self) {
+        assert!(!self.interrupt, "interrupt");
+    }
+}
+
+#[test]
+fn a_channel_about_which_the_dispatcher_panics_is_not_served_and_the_others_flow() {
+    let till = Till::new();
+    let (outbox, events) = observed(&till, Outbox::options());
+    let dispatcher = Panics::default();
+    dispatcher.serves.store(true, Ordering::SeqCst);
+    put(&outbox, &Message::text("odd", "one")).unwrap();
+    fill(&outbox, 3);
+    let report = outbox.drain(&dispatcher).unwrap();
+    assert_eq!(
+        (report.sent, report.unsent, report.ended),
+        (3, 1, Ended::Idle)
+    );
+    assert_eq!(report.channels[0].state, ChannelState::Unrouted);
+    assert_eq!(stopped(&events), None);
+    let pump = outbox.pump(dispatcher.clone()).start().unwrap();
+    let channel = heard(&events, |event| match event {
+        Event::Unrouted { channel } => Some(channel),
+        _ => None,
+    });
+    assert_eq!(channel, "odd");
+    dispatcher.serves.store(false, Ordering::SeqCst);
+    pump.wake();
+    heard(&events, |it| {
+        matches!(it, Event::Delivered { .. }).then_some(())
+    });
+    pump.stop(HANG).unwrap();
+}
+
+#[test]
+fn a_limit_that_cannot_be_had_is_the_default_one() {
+    let till = Till::new();
+    let outbox = till.open();
+    fill(&outbox, 3);
+    let dispatcher = Panics {
+        time_limit: true,
+        ..Panics::default()
+    };
+    assert_eq!(outbox.drain(&dispatcher).unwrap().sent, 3);
+}
+
+/// It left what was claimed to its lease.
+#[test]
+fn a_stop_whose_interrupt_panics_gives_back_what_hangs() {
+    let till = Till::new();
+    let (outbox, events) = observed(&till, Outbox::options());
+    fill(&outbox, 3);
+    let (_hang, hangs) = bounded(0);
+    let dispatcher = Panics {
+        interrupt: true,
+        hangs: Some(hangs),
+        ..Panics::default()
+    };
+    let pump = outbox.pump(dispatcher.clone()).start().unwrap();
+    wait_until("called", || dispatcher.calls.load(Ordering::SeqCst) > 0);
+    pump.stop(Duration::ZERO).unwrap();
+    assert_eq!(stopped(&events), None);
+    let total = outbox.stats().unwrap().total;
+    assert_eq!((total.pending, total.sending), (3, 0));
+}
+
+#[test]
+fn whoever_watches_is_told_of_an_end_by_panic_too() {
+    let (till, clock) = (Till::new(), Ahead::default());
+    let options = Outbox::options().clock(Arc::new(clock.clone()));
+    let (outbox, events) = observed(&till, options);
+    fill(&outbox, 1);
+    let receiver = |_: &Delivery| Ok(Outcome::delivered());
+    let drained = catch_unwind(AssertUnwindSafe(|| {
+        let drain = outbox.draining(&receiver);
+        drain.progress(|_| panic!("the progress is broken")).run()
+    }));
+    assert!(drained.is_err(), "a panic of the caller is his own");
+    let told = stopped(&events).unwrap();
+    assert!(told.contains("the progress is broken"), "{told}");
+
+    let pump = outbox.pump(receiver).start().unwrap();
+    fill(&outbox, 1);
+    heard(&events, |it| {
+        matches!(it, Event::Delivered { .. }).then_some(())
+    });
+    clock.broken.store(true, Ordering::SeqCst);
+    pump.wake();
+    let told = stopped(&events).unwrap();
+    assert!(told.contains("the clock is broken"), "{told}");
+    assert!(matches!(pump.stop(HANG), Err(Error::Stopped(_))));
+}
+
+/// A transport for runs that takes none of them, or panics before it does, until it is mended.
+#[derive(Clone, Default)]
+struct Takes {
+    runs: Arc<AtomicUsize>,
+    panics: bool,
+    mended: Arc<AtomicBool>,
+}
+
+impl Dispatcher for Takes {
+    fn dispatch(&self, _: &Delivery) -> anyhow::Result<Outcome> {
+        Ok(Outcome::delivered())
+    }
+
+    fn dispatch_run(&self, run: &mut Run<'_>) {
+        self.runs.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.panics, "no connection");
+        if self.mended.load(Ordering::SeqCst) {
+            while let Some(delivery) = run.next() {
+                let outcome = self.dispatch(delivery);
+                run.settle(outcome);
+            }
+        }
+    }
+}
+
+/// What it gave back was due at once, so that a drain never ended and a pump did not rest.
+#[test]
+fn a_dispatcher_that_takes_nothing_is_slowed_down_and_blames_nobody() {
+    let till = Till::new();
+    let outbox = till.open();
+    fill(&outbox, 10);
+    for n in 0..5 {
+        let lane = Message::text("sales", n.to_string()).ordering_key("customer");
+        put(&outbox, &lane).unwrap();
+    }
+    let dispatcher = Takes::default();
+    let report = outbox.draining(&dispatcher).deadline(HANG).run().unwrap();
+    assert_eq!((report.ended, report.sent), (Ended::Idle, 0));
+    // Of the lane the first one.
+    assert_eq!(
+        (report.retried, dispatcher.runs.load(Ordering::SeqCst)),
+        (11, 11)
+    );
+    assert_eq!(report.channels[0].state, ChannelState::Ok);
+    let sql = "SELECT DISTINCT outcome || ' ' || charged FROM outbox_attempt";
+    assert_eq!(column(&till.sql(), sql), ["untaken 0"]);
+    let row = outbox.get(1).unwrap().unwrap();
+    let error = row.last_error.unwrap();
+    assert!(error.contains("took no message"), "{error}");
+    assert_eq!(row.attempts, 0);
+
+    dispatcher.mended.store(true, Ordering::SeqCst);
+    assert_eq!(outbox.draining(&dispatcher).now().run().unwrap().sent, 15);
+}
+
+/// It was worse than a panic in the middle, which counts as a failed attempt.
+#[test]
+fn a_panic_before_anything_is_taken_is_a_failed_attempt() {
+    let till = Till::new();
+    let outbox = till.open();
+    fill(&outbox, 10);
+    let dispatcher = Takes {
+        panics: true,
+        ..Takes::default()
+    };
+    let report = outbox.draining(&dispatcher).deadline(HANG).run().unwrap();
+    assert_eq!((report.ended, report.sent), (Ended::Idle, 0));
+    let failed: Vec<_> = outbox.list(&sqlite_outbox::Filter::new()).unwrap();
+    let told = |it: &sqlite_outbox::Entry| {
+        let error = it.last_error.as_deref();
+        error.is_some_and(|it| it.contains("no connection"))
+    };
+    assert!(failed.iter().any(told), "{failed:?}");
+}
+
+/// Stopping is no failure: what is not taken then is given back as it was.
+#[test]
+fn what_a_stopping_pump_does_not_hand_out_was_not_refused() {
+    let till = Till::new();
+    let outbox = till.open();
+    let (gate, inside, release) = gate();
+    for n in 0..5 {
+        let lane = Message::text("sales", n.to_string()).ordering_key("customer");
+        put(&outbox, &lane).unwrap();
+    }
+    let pump = outbox.pump(move |it: &Delivery| gate.answer(it));
+    let pump = pump.start().unwrap();
+    inside.recv_timeout(HANG).unwrap();
+    let stop = std::thread::spawn(move || pump.stop(HANG));
+    nap(200);
+    drop(release);
+    stop.join().unwrap().unwrap();
+    assert_eq!(outbox.unsent().unwrap(), 4);
+    assert_eq!(one(&till.sql(), "SELECT count(*) FROM outbox_attempt"), "0");
+    let again = outbox.drain(&|_: &Delivery| Ok(Outcome::delivered()));
+    assert_eq!(again.unwrap().sent, 4, "due at once");
+}
