@@ -110,8 +110,9 @@ fn a_transaction_of_a_drain_settles_and_claims_sixty_four_messages_at_most() {
     }
 }
 
+/// 64 whose time ended first, and as many as stand in the way of what it claims.
 #[test]
-fn a_transaction_of_a_drain_expires_sixty_four_messages_at_most() {
+fn a_transaction_of_a_drain_expires_twice_sixty_four_messages_at_most() {
     let watched = Watched::new();
     let overdue = Message::text("sales", "x").ttl(Duration::from_secs(60));
     watched.fill(500, &overdue);
@@ -122,7 +123,7 @@ fn a_transaction_of_a_drain_expires_sixty_four_messages_at_most() {
         watched.clock.advance(Duration::from_millis(100));
     }
     assert_eq!(watched.outbox.stats().unwrap().total.expired, 500);
-    assert_eq!(watched.largest(), 64);
+    assert_eq!(watched.largest(), 128);
 }
 
 #[test]
