@@ -108,12 +108,12 @@ mod copy {
         sweep(&to);
         let failed = |error| refused(error, &to);
         let partial = Partial::beside(&to).map_err(failed)?;
-        // The rights of the original and no more.
-        let rights = std::fs::metadata(from).map(|it| it.permissions());
-        let _ = rights.and_then(|it| std::fs::set_permissions(partial.path(), it));
         let copied =
             fill(source, partial.path(), stop).map_err(|error| unless_stopped(error, stop))?;
         partial.publish().map_err(failed)?;
+        // The rights of the original and no more; last, as they may not even let its owner write.
+        let rights = std::fs::metadata(from).map(|it| it.permissions());
+        let _ = rights.and_then(|it| std::fs::set_permissions(&to, it));
         Ok(copied)
     }
 

@@ -183,3 +183,31 @@ fn a_file_that_may_not_even_be_read_is_one_line() {
         assert!(!ran.err.contains("Error code"), "{ran:?}");
     }
 }
+
+#[test]
+fn a_copy_is_made_of_what_may_only_be_read_and_of_a_file_of_the_future() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "one");
+    desk.sql()
+        .execute_batch(
+            "UPDATE outbox_meta SET value = 99 WHERE key IN ('min_writer', 'schema_version')",
+        )
+        .unwrap();
+    desk.done(["backup", "till.db", "copy.db"]);
+    desk.sql()
+        .execute_batch(
+            "UPDATE outbox_meta SET value = 1 WHERE key IN ('min_writer', 'schema_version')",
+        )
+        .unwrap();
+    let locked = Locked::new(desk);
+    let there = tempfile::tempdir().unwrap();
+    set_permissions(there.path(), Permissions::from_mode(0o777)).unwrap();
+    let copy = there.path().join("copy.db");
+    let ran = locked.run(&["backup", "till.db", copy.to_str().unwrap()]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let copied = sqlite_outbox::rusqlite::Connection::open(copy).unwrap();
+    let number = copied.query_row("SELECT count(*) FROM outbox", [], |row| {
+        row.get::<_, i64>(0)
+    });
+    assert_eq!(number.unwrap(), 1);
+}

@@ -364,3 +364,15 @@ fn the_example_of_the_help_is_understood() {
         assert!(desk.done(["man", command]).contains("channel.sales"));
     }
 }
+
+#[test]
+fn a_section_that_no_channel_can_have_is_a_fault() {
+    let desk = Desk::new();
+    desk.write(
+        "outbox.toml",
+        "[channel.\"a:b\"]\nurl = \"https://erp.example/\"\n",
+    );
+    let ran = desk.run(["drain", "till.db", "--config", "outbox.toml"]);
+    ran.failed(1, "no channel has a colon");
+    assert!(ran.err.contains("line 1"), "{ran:?}");
+}

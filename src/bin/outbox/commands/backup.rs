@@ -40,7 +40,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
                     that name";
         return Err(Usage(text.into()).into());
     }
-    let outbox = arguments.database.open()?;
+    // The source is only read.
+    let outbox = arguments.database.open_to_read()?;
     let signals = Signals::listen()?;
     let copy = outbox
         .backup_unless(&arguments.to, &signals.cancel())

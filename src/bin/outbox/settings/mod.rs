@@ -186,6 +186,11 @@ pub(crate) fn load(path: &Path, workers: Option<usize>) -> anyhow::Result<Loaded
             faults.push(source.fault(channel.span().start, reason));
             continue;
         }
+        if name.contains(':') {
+            let reason = "serves nothing: no channel has a colon in its name";
+            faults.push(source.fault(channel.span().start, reason));
+            continue;
+        }
         let channel = channel.get_ref();
         if let Some(choice) = &channel.on_dead {
             if name == DEFAULT {
