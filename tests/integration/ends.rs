@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::{
     ChannelState, Clock, Delivery, Dispatcher, Ended, Error, Event, Message, Options, Outbox,
-    Outcome, Run, Status, SystemClock,
+    Outcome, Run, Settings, Status, SystemClock,
 };
 
 use crate::fixture::{Till, column, nap, one, put};
@@ -120,7 +120,9 @@ fn a_stop_that_could_not_record_what_came_back_says_so_and_why() {
     fill(&outbox, 10);
     let (gate, inside, release) = gate();
     let pump = outbox.pump(move |it: &Delivery| gate.answer(it));
-    let pump = pump.workers(1).start().unwrap();
+    // So mannerly that its last look comes in such a pause.
+    let settings = Settings::default().workers(1).lock_share(0.05);
+    let pump = pump.settings(settings).start().unwrap();
     inside.recv_timeout(HANG).unwrap();
     let lock = locked(&till);
     drop(release);
