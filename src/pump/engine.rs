@@ -179,7 +179,9 @@ impl Engine<'_> {
                 self.drainer.wake(false);
             }
             if let Some(grace) = heard.stop {
-                stopping = self.stop_within(shop, now.saturating_add(grace));
+                // Some time has passed since the cycle began.
+                let until = self.clock.monotonic().saturating_add(grace);
+                stopping = self.stop_within(shop, until);
             }
         }
     }

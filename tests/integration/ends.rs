@@ -205,6 +205,33 @@ fn what_arrived_though_the_call_was_interrupted_counts_as_sent() {
     assert_eq!(outbox.get(id).unwrap().unwrap().status, Status::Sent);
 }
 
+/// It was counted from when the pump had last looked up, half a second before as a rule.
+#[test]
+fn a_call_under_way_has_the_whole_grace_period() {
+    let (till, clock) = (Till::new(), Ahead::default());
+    let options = Outbox::options().clock(Arc::new(clock.clone()));
+    let outbox = options.open(&till.path).unwrap();
+    fill(&outbox, 1);
+    let (gate, inside, release) = gate();
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let late = Late {
+        gate,
+        interrupted: interrupted.clone(),
+    };
+    let pump = outbox.pump(late).start().unwrap();
+    inside.recv_timeout(HANG).unwrap();
+    nap(100);
+    // It sleeps meanwhile.
+    clock.advance(10);
+    let stop = std::thread::spawn(move || pump.stop(Duration::from_secs(8)));
+    nap(300);
+    let broken_off = interrupted.load(Ordering::SeqCst);
+    drop(release);
+    stop.join().unwrap().unwrap();
+    assert!(!broken_off, "interrupted within the grace period");
+    assert_eq!(outbox.unsent().unwrap(), 0);
+}
+
 /// The receiver is not to blame for a call that we broke off, nor is the message.
 #[test]
 fn a_call_that_fails_because_it_was_interrupted_is_charged_to_nobody() {
