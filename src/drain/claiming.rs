@@ -6,42 +6,12 @@ use std::sync::Arc;
 use crate::circuit::{Admission, Turn};
 use crate::dispatch::Delivery;
 use crate::drain::chain::Chain;
-use crate::drain::flight::{ClaimedRun, Lease};
+use crate::drain::flight::{ClaimedRun, Launch, Lease};
+use crate::drain::room::{Room, Share};
 use crate::drain::transact::{Channels, EXPIRE_STEP, Effects, Transact, Trouble};
 use crate::observer::Event;
-use crate::settings::{EXTRA, Settings};
 use crate::store::claim::{self, Candidate, Range};
 use crate::store::{decode, settle};
-
-/// Payload bytes this process holds at most, beyond one message for each channel.
-const MAX_BYTES: usize = 16 * 1024 * 1024;
-
-/// Messages that may be claimed in a transaction, with so many under way; and channels that have
-/// nothing under way and may have one beyond.
-fn room(settings: &Settings, out: usize, batch: usize) -> (usize, usize) {
-    let capacity = settings.capacity();
-    let extra = (capacity + EXTRA).saturating_sub(out).min(EXTRA);
-    (capacity.saturating_sub(out).min(batch), extra)
-}
-
-/// Channels that get a message each in a transaction.
-pub(crate) fn claimable(settings: &Settings, out: usize, batch: usize) -> usize {
-    let (messages, extra) = room(settings, out, batch);
-    messages + extra
-}
-
-/// What is still free in this transaction.
-struct Room {
-    messages: usize,
-    bytes: usize,
-}
-
-impl Room {
-    fn spend(&mut self, delivery: &Delivery) {
-        self.messages = self.messages.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(delivery.payload.len());
-    }
-}
 
 impl Transact<'_> {
     pub(crate) fn claim(
@@ -49,6 +19,14 @@ impl Transact<'_> {
         channels: &mut Channels<'_>,
         effects: &mut Effects,
     ) -> Result<(), Trouble> {
+        let landed = effects.changes.landed.iter().copied();
+        let mut room = Room::of(&self.memory.flight, self.settings, landed, self.batch);
+        let settled = self.settled(effects);
+        let under_way = |name: &str| {
+            let (runs, messages) = self.memory.flight.of(name);
+            let (ended, landed) = settled.get(name).copied().unwrap_or_default();
+            (runs.saturating_sub(ended), messages.saturating_sub(landed))
+        };
         let mut open = Vec::new();
         for name in self.turns(effects)? {
             let state = channels.get(&name)?;
@@ -56,49 +34,38 @@ impl Transact<'_> {
             match state.admission(self.at.wall) {
                 Admission::Closed(_) => {}
                 Admission::Probe(_) if self.memory.flight.probing(&name) => {}
-                Admission::Probe(turn) => self.probe(&name, turn, channels, effects)?,
+                Admission::Probe(turn) => {
+                    if let Some(mut share) = room.for_probe(under_way(&name).1 == 0) {
+                        let before = share.messages;
+                        self.probe(&name, turn, &mut share, channels, effects)?;
+                        room.took(before, &share);
+                        room.probes -= before.saturating_sub(share.messages).min(room.probes);
+                    }
+                }
                 Admission::Open => open.push(name),
             }
         }
-        let settled = self.settled(effects);
-        let landed = effects.changes.landed.len();
-        let out = self.memory.flight.messages().saturating_sub(landed);
-        let capacity = self.settings.capacity();
-        let share = (capacity / open.len().max(1)).max(1);
-        let (messages, mut extra) = room(self.settings, out, self.batch);
-        let mut room = Room {
-            messages,
-            bytes: MAX_BYTES.saturating_sub(self.memory.flight.bytes()),
-        };
+        let most = (self.settings.capacity() / open.len().max(1)).max(1);
         for (turn, name) in open.iter().enumerate() {
             // None takes what those behind it have waited for.
             let part = room.messages.div_ceil(open.len() - turn);
-            let (runs, messages) = self.memory.flight.of(name);
-            let (ended, landed) = settled.get(&**name).copied().unwrap_or_default();
-            let (runs, messages) = (runs.saturating_sub(ended), messages.saturating_sub(landed));
-            let ceiling = self.memory.ceiling(name, self.settings).min(share);
-            let mut allowed = Room {
-                messages: ceiling.saturating_sub(messages).min(part),
-                bytes: room.bytes,
+            let (runs, messages) = under_way(name);
+            let ceiling = self.memory.ceiling(name, self.settings).min(most);
+            let part = ceiling.saturating_sub(messages).min(part);
+            let Some(mut share) = room.share(part, messages == 0) else {
+                continue;
             };
-            // A channel with nothing under way is not kept waiting by the others.
-            if messages == 0 && extra > 0 {
-                extra -= usize::from(allowed.messages == 0);
-                allowed.messages = allowed.messages.max(1);
-                allowed.bytes = allowed.bytes.max(1);
-            }
             let rate = self
                 .memory
                 .allowance(name, self.settings, self.at.monotonic);
-            allowed.messages = allowed.messages.min(rate);
+            share.messages = share.messages.min(rate);
             let runs = self.memory.pace(name).saturating_sub(runs);
-            let before = allowed.messages;
-            self.fill(name, runs, &mut allowed, effects)?;
+            let before = share.messages;
+            self.fill(name, runs, &mut share, effects)?;
             if runs > 0 {
-                self.follow(name, &mut allowed, effects)?;
+                self.follow(name, &mut share, effects)?;
             }
-            room.messages = room.messages.saturating_sub(before - allowed.messages);
-            room.bytes = room.bytes.min(allowed.bytes);
+            room.took(before, &share);
         }
         Ok(())
     }
@@ -121,6 +88,7 @@ impl Transact<'_> {
         &self,
         name: &str,
         turn: Turn,
+        share: &mut Share,
         channels: &mut Channels<'_>,
         effects: &mut Effects,
     ) -> Result<(), Trouble> {
@@ -130,12 +98,8 @@ impl Transact<'_> {
         };
         for (took, range) in order {
             for head in self.candidates(range, name, 4, effects)? {
-                let mut room = Room {
-                    messages: 1,
-                    bytes: 1,
-                };
                 let before = effects.runs.len();
-                if self.launch(name, head, true, &mut room, effects)? {
+                if self.launch(name, head, true, share, effects)? {
                     self.mark(effects.runs.get(before..).unwrap_or_default())?;
                     channels.get(name)?.take_probe(took, self.at.wall);
                     return Ok(());
@@ -150,7 +114,7 @@ impl Transact<'_> {
         &self,
         name: &str,
         mut runs: usize,
-        room: &mut Room,
+        room: &mut Share,
         effects: &mut Effects,
     ) -> Result<(), Trouble> {
         let steps = [
@@ -196,12 +160,12 @@ impl Transact<'_> {
             found.retain(|it| !untouchable.contains(&it.id));
             let mut marked = false;
             for late in found.extract_if(.., |it| it.overdue) {
-                marked |= self.mark_overdue(late.id, effects)?;
+                let most = EXPIRE_STEP + self.batch;
+                if effects.expired.is_some_and(|it| it < most) {
+                    marked |= self.mark_overdue(late.id, effects)?;
+                }
             }
-            let enough = effects
-                .expired
-                .is_none_or(|it| it >= EXPIRE_STEP + self.batch);
-            if !marked || enough || !found.is_empty() {
+            if !marked || !found.is_empty() {
                 found.truncate(limit);
                 return Ok(found);
             }
@@ -215,7 +179,7 @@ impl Transact<'_> {
         name: &str,
         head: Candidate,
         probe: bool,
-        room: &mut Room,
+        room: &mut Share,
         effects: &mut Effects,
     ) -> Result<bool, Trouble> {
         let Some(first) = self.take(head.id, effects)? else {
@@ -227,12 +191,13 @@ impl Transact<'_> {
             let more = self.settings.policy_of(name).run_length.saturating_sub(1);
             deliveries.extend(self.members(name, &key, head.id, more, room, effects)?);
         }
-        self.add(name, deliveries, None, probe, effects);
+        let launch = self.launched(name, probe, room.beyond);
+        self.add(name, deliveries, None, launch, effects);
         Ok(true)
     }
 
     /// With the room that is left, the next run of lanes that are being sent.
-    fn follow(&self, name: &str, room: &mut Room, effects: &mut Effects) -> Result<(), Trouble> {
+    fn follow(&self, name: &str, room: &mut Share, effects: &mut Effects) -> Result<(), Trouble> {
         let most = self.settings.policy_of(name).run_length;
         // Who wants one message at a time wants none claimed ahead.
         if most <= 1 {
@@ -248,7 +213,9 @@ impl Transact<'_> {
             if claim::goes_on(self.conn, name, key, lane.last)? {
                 let members = self.members(name, key, lane.last, most, room, effects)?;
                 if !members.is_empty() {
-                    self.add(name, members, Some(Arc::clone(&lane.chain)), false, effects);
+                    let behind = Some(Arc::clone(&lane.chain));
+                    let launch = self.launched(name, false, room.beyond);
+                    self.add(name, members, behind, launch, effects);
                 }
             }
         }
@@ -262,7 +229,7 @@ impl Transact<'_> {
         key: &str,
         last: i64,
         most: usize,
-        room: &mut Room,
+        room: &mut Share,
         effects: &mut Effects,
     ) -> Result<Vec<Delivery>, Trouble> {
         let limit = most.min(room.messages);
@@ -281,18 +248,25 @@ impl Transact<'_> {
         Ok(members)
     }
 
+    fn launched(&self, name: &str, probe: bool, beyond: bool) -> Launch {
+        Launch {
+            probe,
+            beyond,
+            limit: self.dispatcher.time_limit(name),
+        }
+    }
+
     fn add(
         &self,
         name: &str,
         deliveries: Vec<Delivery>,
         behind: Option<Arc<Chain>>,
-        probe: bool,
+        launch: Launch,
         effects: &mut Effects,
     ) {
         let (wall, monotonic) = self.lease();
         let number = self.memory.next_run + effects.runs.len() as u64;
-        let limit = self.dispatcher.time_limit(name);
-        effects.changes.launched.push((probe, limit));
+        effects.changes.launched.push(launch);
         effects.runs.push(ClaimedRun {
             number,
             channel: name.to_owned(),

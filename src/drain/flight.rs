@@ -167,11 +167,23 @@ pub(crate) enum Told {
     Interrupted,
 }
 
+/// How a run is sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Launch {
+    pub(crate) probe: bool,
+    /// It is one message beyond the room that all have together.
+    pub(crate) beyond: bool,
+    /// What a call may take.
+    pub(crate) limit: Duration,
+}
+
 /// A run as the drain remembers it.
 #[derive(Debug)]
 pub(crate) struct Flown {
     pub(crate) channel: String,
     pub(crate) probe: bool,
+    /// See [`Launch::beyond`].
+    pub(crate) beyond: bool,
     pub(crate) lease: Arc<Lease>,
     pub(crate) limit: Duration,
     /// `(id, claims)` of what is not recorded yet.
@@ -196,6 +208,8 @@ pub(crate) struct Flight {
     runs: HashMap<u64, Flown>,
     channels: BTreeMap<String, Load>,
     messages: usize,
+    beyond: usize,
+    /// But for what is beyond.
     bytes: usize,
 }
 
@@ -207,12 +221,13 @@ struct Load {
 }
 
 impl Flight {
-    pub(crate) fn launch(&mut self, run: &ClaimedRun, probe: bool, limit: Duration) {
+    pub(crate) fn launch(&mut self, run: &ClaimedRun, launch: Launch) {
         let flown = Flown {
             channel: run.channel.clone(),
-            probe,
+            probe: launch.probe,
+            beyond: launch.beyond,
             lease: Arc::clone(&run.lease),
-            limit,
+            limit: launch.limit,
             open: run
                 .deliveries
                 .iter()
@@ -232,7 +247,10 @@ impl Flight {
         load.runs.push(run.number);
         load.messages += flown.open.len();
         self.messages += flown.open.len();
-        self.bytes += flown.bytes;
+        match flown.beyond {
+            true => self.beyond += 1,
+            false => self.bytes += flown.bytes,
+        }
         self.runs.insert(run.number, flown);
     }
 
@@ -256,7 +274,10 @@ impl Flight {
     fn remove(&mut self, run: u64) -> Option<Flown> {
         let flown = self.runs.remove(&run)?;
         self.messages -= flown.open.len();
-        self.bytes -= flown.bytes;
+        match flown.beyond {
+            true => self.beyond -= 1,
+            false => self.bytes -= flown.bytes,
+        }
         if let Some(load) = self.channels.get_mut(&flown.channel) {
             load.messages -= flown.open.len();
             load.runs.retain(|it| *it != run);
@@ -325,8 +346,17 @@ impl Flight {
         self.messages
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    /// Messages within the room that all have together, and beyond it, each a run of its own.
+    pub(crate) fn inside_and_beyond(&self) -> (usize, usize) {
+        (self.messages.saturating_sub(self.beyond), self.beyond)
+    }
+
+    pub(crate) fn bytes_inside(&self) -> usize {
         self.bytes
+    }
+
+    pub(crate) fn probes(&self) -> usize {
+        self.runs.values().filter(|run| run.probe).count()
     }
 
     /// Channels that have something under way.
@@ -364,7 +394,7 @@ impl Flight {
         self.runs_of(channel).any(|(_, run)| run.probe)
     }
 
-    /// Runs whose lease is half spent, and those whose call has taken too long or whose lease
+    /// Runs whose lease is half spent, the one that ends first before others, and those whose call has taken too long or whose lease
     /// ended in spite of all: these are not ours any more.
     pub(crate) fn leases_at(&self, at: Instant, lease: Duration) -> (Vec<u64>, Vec<u64>) {
         let mut renew = Vec::new();
@@ -378,6 +408,7 @@ impl Flight {
                 renew.push(*number);
             }
         }
+        renew.sort_by_key(|number| self.runs.get(number).map(|run| run.lease.left(at)));
         (renew, lost)
     }
 

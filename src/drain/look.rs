@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::dispatch::Dispatcher;
-use crate::drain::claiming::claimable;
+use crate::drain::room::Room;
 use crate::drain::survey::{States, Visit};
 use crate::drain::{CHANNELS, Drainer, data_version};
 use crate::error::Result;
@@ -93,15 +93,16 @@ impl Drainer {
             survey,
             ..
         } = self;
-        let settled = self.reports.len().min(self.batch);
-        let out = memory.flight.messages().saturating_sub(settled);
+        let landed = self.reports.iter().take(self.batch);
+        let landed = landed.map(|report| (report.run, report.id));
         let mut visit = Visit {
             dispatcher,
             at,
             settings,
-            out,
+            room: Room::of(&memory.flight, settings, landed, self.batch),
             once: self.once,
-            wanted: claimable(settings, out, self.batch),
+            line: &mut survey.line,
+            again: Vec::new(),
             memory,
             notices,
             seen: &mut survey.seen,
@@ -113,6 +114,8 @@ impl Drainer {
         {
             visit.look.due |= visit.seen.is_due(expiry, at.wall);
         }
+        // Before others: there are fewer of them than there is room.
+        visit.probes();
         let around = survey
             .round
             .go_on(conn, |name, standing| match name.as_str() {
@@ -123,11 +126,9 @@ impl Drainer {
                     true
                 }
             })?;
+        visit.probes();
+        visit.probes_again();
         let mut look = visit.look;
-        if !look.due {
-            // Else their own answers would keep such a drain going.
-            look.names.clear();
-        }
         look.due |= !look.stale.is_empty() || !look.nameless.is_empty();
         if around {
             look.whole = Some(survey.end());

@@ -4,11 +4,12 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use crate::circuit::{Channel, MovedHold};
-use crate::drain::flight::{ClaimedRun, Flight, Report};
+use crate::circuit::{Admission, Channel, MovedHold};
+use crate::drain::flight::{ClaimedRun, Flight, Launch, Report};
+use crate::drain::room::Room;
 use crate::observer::Event;
 use crate::retry::GIVE_BACK_MAX;
-use crate::settings::{EXTRA, Settings};
+use crate::settings::Settings;
 use crate::stats::ChannelState;
 use crate::store::Raw;
 use crate::store::claim::Stale;
@@ -132,8 +133,8 @@ pub(crate) struct Changes {
     pub(crate) landed: Vec<(u64, i64)>,
     pub(crate) renewed: Vec<(u64, i64, Duration)>,
     pub(crate) lost: Vec<u64>,
-    /// Launched runs in the order of `Effects::runs`: probe, time limit.
-    pub(crate) launched: Vec<(bool, Duration)>,
+    /// Launched runs in the order of `Effects::runs`.
+    pub(crate) launched: Vec<Launch>,
     /// Channels as they were found, where someone else may have written them.
     pub(crate) reread: Vec<(String, Channel)>,
     pub(crate) changed: Vec<(String, Channel)>,
@@ -214,14 +215,19 @@ impl Memory {
         }))
     }
 
-    /// Whether one more message of the channel could be claimed, with so many under way in all. A
-    /// channel that has none always has room for one.
-    pub(crate) fn has_room(&self, channel: &str, total: usize, settings: &Settings) -> bool {
+    /// Whether one more message of the channel could be claimed.
+    pub(crate) fn has_room(&self, channel: &str, room: &Room, settings: &Settings) -> bool {
         let (runs, messages) = self.flight.of(channel);
-        (messages == 0 && total < settings.capacity() + EXTRA)
-            || (runs < self.pace(channel)
-                && messages < self.ceiling(channel, settings)
-                && total < settings.capacity())
+        let may = runs < self.pace(channel) && messages < self.ceiling(channel, settings);
+        room.share(usize::from(may), messages == 0).is_some()
+    }
+
+    /// Whether a probe of the channel is due and could be claimed.
+    pub(crate) fn may_probe(&self, channel: &str, room: &Room, now: i64) -> bool {
+        let known = self.channels.get(channel);
+        let due = known.is_some_and(|it| matches!(it.admission(now), Admission::Probe(_)));
+        let alone = self.flight.of(channel).1 == 0;
+        due && !self.flight.probing(channel) && room.for_probe(alone).is_some()
     }
 
     /// When the next suspect may be taken, on the monotonic clock. Those that may be taken already
@@ -308,8 +314,8 @@ impl Memory {
         }
         let lost = changes.lost.into_iter();
         let given_back = lost.flat_map(|run| self.flight.lose(run)).collect();
-        for (run, (probe, limit)) in runs.iter().zip(changes.launched) {
-            self.flight.launch(run, probe, limit);
+        for (run, launch) in runs.iter().zip(changes.launched) {
+            self.flight.launch(run, launch);
             self.next_run = self.next_run.max(run.number + 1);
         }
         self.level = self.flight.messages();

@@ -11,6 +11,7 @@ mod log;
 mod look;
 mod memory;
 mod retention;
+mod room;
 mod rounds;
 mod settling;
 mod survey;

@@ -8,9 +8,6 @@ use crate::drain::transact::{Channels, Effects, Transact, Trouble};
 use crate::stats::ChannelState;
 use crate::store::{claim, upkeep};
 
-/// Due times looked at per transaction and channel.
-const PULL_STEP: usize = 256;
-
 impl Transact<'_> {
     /// Channels that may have something to claim: those that the look found, then those of what
     /// came back just now, and of lanes that are being sent.
@@ -57,23 +54,30 @@ impl Transact<'_> {
             next.push((name.clone(), standing));
             next.len() < CHANNELS
         })?;
+        let mut left = self.batch;
         for (name, standing) in next {
+            if left == 0 {
+                let due = None;
+                effects.changes.pulled = Some(Some(PullCursor { channel, due }));
+                return Ok(());
+            }
             let after = due.take().unwrap_or(from);
             if let Some(served) = name.as_str().filter(|it| self.dispatcher.serves(it)) {
                 if standing.last_due.is_some_and(|it| it > after) {
                     let range = (after, until);
-                    let go_on = self.tolerated(|| {
-                        upkeep::bring_forward(self.conn, served, now, range, PULL_STEP)
-                    })?;
-                    if let Some(Some(due)) = go_on {
-                        let due = Some(due);
+                    let brought = self
+                        .tolerated(|| upkeep::bring_forward(self.conn, served, now, range, left))?;
+                    let (rows, due) = brought.unwrap_or_default();
+                    if due.is_some() {
                         effects.changes.pulled = Some(Some(PullCursor { channel, due }));
                         return Ok(());
                     }
+                    left = left.saturating_sub(rows);
                 }
                 if pull.probes && channels.may_be_troubled(served) {
                     let moved = pull.holds.get(served).copied();
                     channels.get(served)?.bring_forward(now, moved);
+                    left = left.saturating_sub(1);
                 }
             }
             channel = name;

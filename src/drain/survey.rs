@@ -1,7 +1,7 @@
 //! The look at every channel: some at a time and around again, so that a cycle takes no longer
 //! however many there are.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use rusqlite::Connection;
 
@@ -12,6 +12,7 @@ use crate::drain::CHANNELS;
 use crate::drain::flight::horizon;
 use crate::drain::look::{Look, Seen};
 use crate::drain::memory::Memory;
+use crate::drain::room::Room;
 use crate::error::Result;
 use crate::observer::Event;
 use crate::settings::Settings;
@@ -25,6 +26,29 @@ pub(crate) struct Survey {
     /// What was seen in this round.
     pub(crate) seen: Seen,
     pub(crate) states: States,
+    pub(crate) line: Line,
+}
+
+/// Channels that are to be probed, in the order in which they came: however many receivers hang,
+/// each gets its turn when others have answered, or have taken too long.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    order: VecDeque<String>,
+    members: HashSet<String>,
+}
+
+impl Line {
+    fn join(&mut self, name: &str) {
+        if self.members.insert(name.to_owned()) {
+            self.order.push_back(name.to_owned());
+        }
+    }
+
+    fn next(&mut self) -> Option<String> {
+        let name = self.order.pop_front()?;
+        self.members.remove(&name);
+        Some(name)
+    }
 }
 
 /// How far the states of channels are read again.
@@ -121,12 +145,13 @@ pub(crate) struct Visit<'a> {
     pub(crate) dispatcher: &'a dyn Dispatcher,
     pub(crate) at: Instant,
     pub(crate) settings: &'a Settings,
-    /// Messages under way when what came back is settled.
-    pub(crate) out: usize,
+    /// What is free when what came back is settled. To name more channels would pass them over.
+    pub(crate) room: Room,
     /// A channel in trouble is waited for no more once it was tried.
     pub(crate) once: bool,
-    /// Channels that a transaction can serve. To name more would pass them over.
-    pub(crate) wanted: usize,
+    pub(crate) line: &'a mut Line,
+    /// Channels that were tried and are tried again if something else is due.
+    pub(crate) again: Vec<String>,
     pub(crate) memory: &'a mut Memory,
     pub(crate) notices: &'a mut Vec<Event>,
     pub(crate) seen: &'a mut Seen,
@@ -155,11 +180,52 @@ impl Visit<'_> {
             self.seen.foreign |= !matches!(admission, Admission::Closed(_));
         }
         if self.is_due(name, admission, standing.due) {
-            let probe = matches!(admission, Admission::Probe(_));
-            self.look.due |= !(probe && self.once && self.memory.troubled.contains(name));
-            self.look.names.push(name.to_owned());
+            match admission {
+                Admission::Probe(_) if self.once && self.memory.troubled.contains(name) => {
+                    self.again.push(name.to_owned());
+                }
+                // Named already, by the line.
+                Admission::Probe(_) if self.look.names.iter().any(|it| it == name) => {}
+                Admission::Probe(_) => self.line.join(name),
+                _ => {
+                    self.look.due = true;
+                    self.look.names.push(name.to_owned());
+                }
+            }
         }
-        self.look.names.len() < self.wanted.max(1)
+        self.look.names.len() < self.room.channels().max(1)
+    }
+
+    /// Names channels that are to be probed, who waits longest first, as many as there is room for.
+    pub(crate) fn probes(&mut self) {
+        while self.has_room_for_probes()
+            && let Some(name) = self.line.next()
+        {
+            self.look.due |= self.name_probe(name);
+        }
+    }
+
+    /// The same of those that alone would be no reason to go on: their own answers would keep such a
+    /// drain going.
+    pub(crate) fn probes_again(&mut self) {
+        for name in std::mem::take(&mut self.again) {
+            if self.look.due && self.has_room_for_probes() {
+                self.name_probe(name);
+            }
+        }
+    }
+
+    fn has_room_for_probes(&self) -> bool {
+        self.room.probes > 0 && self.look.names.len() < self.room.channels()
+    }
+
+    fn name_probe(&mut self, name: String) -> bool {
+        let may = self.memory.may_probe(&name, &self.room, self.at.wall);
+        if may {
+            self.room.probes -= 1;
+            self.look.names.push(name);
+        }
+        may
     }
 
     fn is_due(&mut self, name: &str, admission: Admission, due: Option<i64>) -> bool {
@@ -181,7 +247,7 @@ impl Visit<'_> {
                 self.seen.is_due(due, now)
             }
             (Admission::Open, Some(due))
-                if due > now || self.memory.has_room(name, self.out, self.settings) =>
+                if due > now || self.memory.has_room(name, &self.room, self.settings) =>
             {
                 let token = self
                     .memory

@@ -206,14 +206,21 @@ impl Transact<'_> {
     }
 
     /// Renews before anything is claimed: a process that is late must not take from one that lives.
+    /// What is too much for one transaction is renewed by the next, and what ends first comes first.
     fn renew(&self, effects: &mut Effects) -> Result<(), Trouble> {
         let flight = &self.memory.flight;
         let (renew, mut lost) = flight.leases_at(self.at, self.settings.lease);
         let (wall, monotonic) = self.lease();
+        let mut rows = 0;
         for number in renew {
             let Some(run) = flight.get(number) else {
                 continue;
             };
+            rows += run.open.len();
+            // The first run goes whatever its length, which a transaction has claimed.
+            if rows > self.batch && rows > run.open.len() {
+                break;
+            }
             let mut held = true;
             for &(id, claims) in &run.open {
                 // A row that this transaction has settled is no longer ours to renew.
@@ -274,8 +281,8 @@ impl Transact<'_> {
                 };
                 let ripe = self.at.monotonic.saturating_sub(suspect.seen) >= STEAL_AFTER;
                 if ripe && effects.taken_back < self.batch {
-                    effects.taken_back += 1;
-                    self.take_back_one(name, &suspect, effects)?;
+                    let rows = self.take_back_one(name, &suspect, effects)?;
+                    effects.taken_back += rows.max(1);
                 } else {
                     suspects.insert(suspect.stale.id, suspect);
                 }
@@ -290,7 +297,7 @@ impl Transact<'_> {
         channel: &str,
         suspect: &Suspect,
         effects: &mut Effects,
-    ) -> Result<(), Trouble> {
+    ) -> Result<usize, Trouble> {
         let stale = &suspect.stale;
         let claim = Claim {
             id: stale.id,
@@ -298,13 +305,14 @@ impl Transact<'_> {
         };
         let key = stale.ordering_key.as_deref();
         let run = key.map(|key| (channel, key, stale.lease));
-        self.guarded(stale.id, effects, |_| {
-            for id in settle::take_back(self.conn, claim, run)? {
-                self.note_loss(id)?;
+        let rows = self.guarded(stale.id, effects, |_| {
+            let lost = settle::take_back(self.conn, claim, run)?;
+            for id in &lost {
+                self.note_loss(*id)?;
             }
-            Ok(())
+            Ok(lost.len())
         })?;
-        Ok(())
+        Ok(rows.unwrap_or_default())
     }
 
     /// A message that ends its process each time must not do so in a tight loop.

@@ -107,14 +107,15 @@ pub(crate) fn next_expiry(conn: &Connection) -> rusqlite::Result<Option<i64>> {
 }
 
 /// Makes messages due that would be due after `after`, up to `until`; schedules are kept. Looks at
-/// `limit` of them and returns where to go on, or `None` when there are no more.
+/// `limit` of them and returns how many there were and where to go on, or `None` when there are no
+/// more.
 pub(crate) fn bring_forward(
     conn: &Connection,
     channel: &str,
     now: i64,
     (after, until): (i64, i64),
     limit: usize,
-) -> rusqlite::Result<Option<i64>> {
+) -> rusqlite::Result<(usize, Option<i64>)> {
     let mut statement = conn.prepare_cached(DUE_LATER)?;
     let found = statement
         .query_map((channel, after, until, rows(limit)), |row| {
@@ -135,7 +136,8 @@ pub(crate) fn bring_forward(
         true => due.saturating_sub(1),
         false => *due,
     };
-    Ok(found.last().filter(|_| found.len() == limit).map(go_on))
+    let last = found.last().filter(|_| found.len() == limit);
+    Ok((found.len(), last.map(go_on)))
 }
 
 /// When the newest message was enqueued: a clock far before that is wrong.

@@ -165,17 +165,28 @@ impl<'a> Checker<'a> {
         batch: &Batch,
         heard: &BTreeSet<String>,
     ) -> Checked {
-        // One for a channel that has nothing under way, and its probe.
-        let extra = 2 * CHANNELS.len();
+        // One for each channel that has nothing under way, be it a probe.
+        let extra = CHANNELS.len();
         let capacity = self.rules.workers * self.rules.prefetch + extra;
         let held = self.claimed_by(life);
         self.demand(held <= capacity, P6, || {
             format!("life {life} holds {held}, may hold {capacity}")
         })?;
-        let most = batch.claimed.len().max(batch.settled).max(batch.expired);
-        self.demand(most <= ROWS + extra, P6, || {
-            format!("{most} rows in one transaction")
-        })?;
+        // A run is taken back whole, for whose rows there may have been room for one.
+        let bounds = [
+            ("claimed", batch.claimed.len(), ROWS + extra),
+            ("settled", batch.settled, ROWS),
+            // Those in the way of a claim come on top.
+            ("expired", batch.expired, 2 * ROWS),
+            ("renewed", batch.renewed, ROWS),
+            ("pulled", batch.pulled, ROWS),
+            ("taken back", batch.taken_back, ROWS + self.rules.run_length),
+        ];
+        for (what, rows, most) in bounds {
+            self.demand(rows <= most, P6, || {
+                format!("{rows} rows {what} in one transaction")
+            })?;
+        }
         let mut runs: HashMap<_, usize> = HashMap::new();
         let mut by_channel: HashMap<String, Vec<i64>> = HashMap::new();
         for id in &batch.claimed {

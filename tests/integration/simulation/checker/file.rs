@@ -24,6 +24,10 @@ pub(super) struct Batch {
     pub(super) failed: BTreeMap<i64, (String, i64)>,
     pub(super) settled: usize,
     pub(super) expired: usize,
+    pub(super) renewed: usize,
+    /// Made due earlier.
+    pub(super) pulled: usize,
+    pub(super) taken_back: usize,
 }
 
 impl<'a> Checker<'a> {
@@ -112,10 +116,11 @@ impl<'a> Checker<'a> {
             (Sending, Sending) => {
                 let noted = was.settled.is_none() && row.settled.is_some() && known;
                 self.demand(mine || noted, P3, what)?;
+                batch.renewed += usize::from(row.due != was.due);
             }
             (Sending, Pending | Waiting) => {
                 match lost {
-                    true => self.taken_back(old, who, what)?,
+                    true => self.taken_back(old, who, batch, what)?,
                     false => self.demand(mine, P3, || format!("not its claim: {}", what()))?,
                 }
                 batch.settled += usize::from(!lost);
@@ -127,7 +132,7 @@ impl<'a> Checker<'a> {
                     self.demand(was.settled.is_some(), P4, || {
                         format!("its lane: {}", what())
                     })?;
-                    self.taken_back(old, who, what)?;
+                    self.taken_back(old, who, batch, what)?;
                 }
                 self.figures.count("late answers", u64::from(!mine));
                 batch.settled += 1;
@@ -157,7 +162,9 @@ impl<'a> Checker<'a> {
                 self.demand(who == Who::Operator, P1, what)?;
                 self.figures.count("revived", 1);
             }
-            (Pending | Waiting, Pending | Waiting) => {}
+            (Pending | Waiting, Pending | Waiting) => {
+                batch.pulled += usize::from(drain && row.due < was.due);
+            }
             (now, then) if now == then => {}
             _ => return self.broken(P1, what()),
         }
@@ -221,7 +228,14 @@ impl<'a> Checker<'a> {
     }
 
     /// Only from who is gone, hangs, or lets a call run on for too long.
-    fn taken_back(&mut self, old: &Message, who: Who, what: impl Fn() -> String) -> Checked {
+    fn taken_back(
+        &mut self,
+        old: &Message,
+        who: Who,
+        batch: &mut Batch,
+        what: impl Fn() -> String,
+    ) -> Checked {
+        batch.taken_back += 1;
         let (Who::Life(taker), Some(holder)) = (who, old.holder) else {
             return self.broken(P3, what());
         };
