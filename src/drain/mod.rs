@@ -356,7 +356,8 @@ impl Drainer {
         let done = self.is_empty() && !seen.foreign && !seen.paced && self.sweep.is_none();
         let idle = done && self.memory.pulls.is_empty() && !self.retention.detains(at.monotonic);
         let mut cycle = self.pause(at, seen.next);
-        if self.retention.is_under_way() || self.sweep.is_some() {
+        // Who stops begins nothing more, and waits for its calls.
+        if !self.stopping && (self.retention.is_under_way() || self.sweep.is_some()) {
             cycle.wait = self.not_before.saturating_sub(at.monotonic);
         }
         Cycle { idle, ..cycle }

@@ -277,7 +277,8 @@ fn an_answer_that_comes_while_a_pump_gives_up_is_recorded() {
             gate,
             interrupted: interrupted.clone(),
         })
-        .workers(2)
+        // It sleeps until the first answer comes, and so sees the clock no sooner.
+        .settings(Settings::new().workers(2).poll(HANG))
         .start()
         .unwrap();
     for _ in 0..2 {
@@ -285,7 +286,8 @@ fn an_answer_that_comes_while_a_pump_gives_up_is_recorded() {
     }
     let first = std::thread::spawn(move || {
         wait_until("interrupted", || interrupted.load(Ordering::SeqCst));
-        // No patience is left when the first answer comes.
+        // The pump has fallen asleep; no patience is left when the first answer comes and wakes it.
+        nap(100);
         asked.advance(5);
         let release = release.lock().unwrap().clone().unwrap();
         release.send(Outcome::delivered()).unwrap();
