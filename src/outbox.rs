@@ -352,7 +352,7 @@ impl Outbox {
 
     /// What is waiting, for how long, and why. Its `Display` is one line for the cashier.
     ///
-    /// Reads indexes only, some 40 ms per million messages. Each channel is read at a moment of
+    /// Reads indexes only, some 120 ms per million messages. Each channel is read at a moment of
     /// its own.
     pub fn stats(&self) -> Result<Stats> {
         let conn = self.shared.pool.reader()?;

@@ -28,7 +28,8 @@ pub fn table(path: &Path) -> Result<Connection> {
 pub fn connection(path: &Path) -> Result<Connection> {
     let conn = Connection::open(path)?;
     conn.execute_batch(
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 5000;",
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 5000;
+         PRAGMA temp_store = MEMORY;",
     )?;
     Ok(conn)
 }

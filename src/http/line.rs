@@ -25,7 +25,7 @@ const IDLE: Duration = Duration::from_secs(45);
 /// How long to wait for `100 Continue` before the body is sent anyway.
 const CONTINUE: Duration = Duration::from_secs(1);
 
-const USER_AGENT: &str = concat!("sqlite-outbox/", env!("CARGO_PKG_VERSION"));
+pub(super) const USER_AGENT: &str = concat!("sqlite-outbox/", env!("CARGO_PKG_VERSION"));
 
 /// What a connection depends on.
 #[derive(Clone, PartialEq)]

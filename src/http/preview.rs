@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::dispatch::Delivery;
 use crate::error::{Error, Result};
 
+use super::line::USER_AGENT;
 use super::{HttpDispatcher, request};
 
 /// What would be sent for a message, with stand-ins for what is secret or made at sending.
@@ -58,6 +59,9 @@ impl HttpDispatcher {
             reason: format!("cannot be built: {reason}"),
         })?;
         let mut headers = head.shown();
+        if headers.iter().all(|(name, _)| name != "user-agent") {
+            headers.push(("user-agent".into(), USER_AGENT.into()));
+        }
         let credentials = plan.purses.iter().map(|it| it.scheme.stand_in());
         let mut stand_ins = Vec::new();
         let mut add = |name: &str, value: String| {

@@ -4,8 +4,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Rung by workers, by commits and by whoever holds the pump; listened to by its own thread. A
-/// condition variable, and no channel: those look around for a while before they sleep, which is most
-/// of what a pump without work would cost.
+/// condition variable, and no channel: those look around for a while before they sleep, which is a
+/// fifth of what a pump without work would cost.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     inner: Mutex<Inner>,

@@ -103,10 +103,10 @@ fn a_login_is_made_in_the_shell() {
     shell(&desk, &printed(&desk));
     desk.run(["drain", "till.db", "--config", "outbox.toml"]);
     let seen = server.seen();
-    assert_eq!(
-        seen[0].header("authorization"),
-        seen[1].header("authorization")
-    );
+    for name in ["authorization", "user-agent"] {
+        let sent = seen[1].header(name);
+        assert!(sent.is_some() && seen[0].header(name) == sent, "{name}");
+    }
 }
 
 #[test]
@@ -154,6 +154,25 @@ fn what_cannot_be_sent_is_one_line() {
         .execute_batch("UPDATE outbox SET headers = 'text', recipient = 'r' WHERE id = 1")
         .unwrap();
     curl("S-1").failed(1, "no JSON object");
+    // Its URL would have replacement characters.
+    desk.sql()
+        .execute_batch(
+            "UPDATE outbox SET headers = NULL, recipient = CAST(x'ff41' AS TEXT) WHERE id = 1",
+        )
+        .unwrap();
+    curl("S-1").failed(1, "recipient is not valid UTF-8");
+}
+
+#[test]
+fn a_secret_without_a_name_is_to_be_filled_in() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    desk.write(
+        "outbox.toml",
+        "[channel.sales]\nurl = \"https://erp.example/\"\nbearer = { command = [\"echo\", \"x\"] }\n",
+    );
+    let ran = desk.run(["curl", "till.db", "S-1", "--config", "outbox.toml"]);
+    assert!(ran.err.contains("fill in $SECRET"), "{ran:?}");
 }
 
 #[test]

@@ -120,6 +120,10 @@ fn a_preview_shows_the_request_and_no_secret() {
         ("authorization", "Bearer $ERP_TOKEN"),
         ("content-type", "application/json"),
         ("idempotency-key", "message-1"),
+        (
+            "user-agent",
+            concat!("sqlite-outbox/", env!("CARGO_PKG_VERSION")),
+        ),
         ("webhook-id", "message-1"),
         ("webhook-signature", "$SIGNATURE"),
         ("webhook-timestamp", "$TIMESTAMP"),

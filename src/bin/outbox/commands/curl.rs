@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use clap::Args;
@@ -72,6 +72,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     {
         note("the signature is made when the request is sent: fill in $TIMESTAMP and $SIGNATURE");
     }
+    if preview
+        .headers
+        .iter()
+        .any(|(_, value)| value.contains("$SECRET") || value.contains("$CREDENTIAL"))
+    {
+        note("a secret of the settings has no name here: fill in $SECRET or $CREDENTIAL");
+    }
     if preview.proxy_login {
         note("the proxy wants a login: set $PROXY_LOGIN to USER:PASSWORD");
     }
@@ -97,6 +104,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
 }
 
 fn delivery(entry: &Entry, instance: &str) -> anyhow::Result<Delivery> {
+    if let Some(column) = entry.broken.keys().next() {
+        bail!("{column} is not valid UTF-8, so it is not sent; `outbox edit` gives it another");
+    }
     let mut delivery = Delivery::new(&entry.channel, entry.payload.clone());
     delivery.id = entry.id;
     delivery.instance = instance.into();
