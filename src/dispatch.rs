@@ -5,6 +5,7 @@ mod remedy;
 mod run;
 
 use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -337,8 +338,14 @@ impl Dispatcher for Router {
 
     fn interrupt(&self) {
         let routed = self.routes.iter().map(|(_, dispatcher)| dispatcher);
+        // One that panics keeps no other from hearing.
+        let mut panic = None;
         for dispatcher in routed.chain(&self.fallback) {
-            dispatcher.interrupt();
+            let told = catch_unwind(AssertUnwindSafe(|| dispatcher.interrupt()));
+            panic = panic.or(told.err());
+        }
+        if let Some(panic) = panic {
+            resume_unwind(panic);
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::settings::Settings;
 use crate::stats::ChannelState;
 use crate::store::Raw;
 use crate::store::claim::Stale;
+use crate::store::upkeep::Place;
 
 /// A stale claim must be seen twice, this far apart on our own monotonic clock, before it is taken:
 /// an application that held the write lock, a clock that jumped or a laptop that woke up must not
@@ -54,11 +55,11 @@ pub(crate) struct Pull {
     pub(crate) cursor: PullCursor,
 }
 
-/// The channel after which a pull goes on, and the due time within the next one.
+/// The channel after which a pull goes on, and the place within the next one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PullCursor {
     pub(crate) channel: Raw,
-    pub(crate) due: Option<i64>,
+    pub(crate) due: Option<Place>,
 }
 
 impl Pull {

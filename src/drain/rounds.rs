@@ -43,7 +43,7 @@ impl Transact<'_> {
             return Ok(());
         };
         let now = self.at.wall;
-        let from = now.saturating_add(pull.after);
+        let from = (now.saturating_add(pull.after), i64::MAX);
         let until = now.saturating_add(pull.until);
         let PullCursor {
             mut channel,
@@ -63,7 +63,7 @@ impl Transact<'_> {
             }
             let after = due.take().unwrap_or(from);
             if let Some(served) = name.as_str().filter(|it| self.dispatcher.serves(it)) {
-                if standing.last_due.is_some_and(|it| it > after) {
+                if standing.last_due.is_some_and(|it| (it, i64::MAX) > after) {
                     let range = (after, until);
                     let brought = self
                         .tolerated(|| upkeep::bring_forward(self.conn, served, now, range, left))?;

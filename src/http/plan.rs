@@ -17,6 +17,7 @@ use super::request::pair;
 use super::route::{Judge, Route, Way};
 use super::secret::COMMAND_LIMIT;
 use super::url::{Template, Url};
+use super::wire::LONGEST;
 
 /// How long a body may take when only the status decides.
 const BODY_PATIENCE: Duration = Duration::from_secs(5);
@@ -140,8 +141,17 @@ impl Route {
         let key = Template::key(&self.key)?;
         let (key_header, _) = pair(&self.key_header, "")?;
         let mut headers = HeaderMap::new();
+        let mut bytes = 0_usize;
         for (name, value) in &self.headers {
             let (name, value) = pair(name, value)?;
+            // No receiver takes more, and a `HeaderMap` panics over tens of thousands.
+            bytes = bytes.saturating_add(name.as_str().len() + value.len());
+            if bytes > LONGEST {
+                return Err(format!(
+                    "the headers are longer than {} KiB",
+                    LONGEST / 1024
+                ));
+            }
             if RESERVED.contains(&name.as_str()) || name == key_header {
                 return Err(format!("the header {name} is not set by hand"));
             }

@@ -95,7 +95,8 @@ impl Route {
 
     /// A header of every request. A message's own header of the same name takes its place;
     /// `User-Agent` replaces ours. For secrets use [`Route::secret_header`]; a value that looks like one,
-    /// or is long and no number, is blanked all the same where the receiver repeats it.
+    /// or is long and no number, is blanked all the same where the receiver repeats it. All of them
+    /// together have 31 KiB at most.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self

@@ -31,8 +31,8 @@ UPDATE outbox SET expires_at = ?2 + max(expires_at - max(created_at, 0), 0) WHER
 /// What is due later, soonest first. Index `outbox_due`.
 pub(crate) const DUE_LATER: &str = "
 SELECT id, next_attempt_at, coalesce(available_at, 0) AS available_at FROM outbox
- WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > ?2 AND next_attempt_at <= ?3
- ORDER BY next_attempt_at, id LIMIT ?4";
+ WHERE channel = ?1 AND status = 'pending' AND (next_attempt_at, id) > (?2, ?3) AND next_attempt_at <= ?4
+ ORDER BY next_attempt_at, id LIMIT ?5";
 
 const BRING_FORWARD: &str = "
 UPDATE outbox SET next_attempt_at = ?2 WHERE id = ?1 AND status = 'pending'";
@@ -106,38 +106,33 @@ pub(crate) fn next_expiry(conn: &Connection) -> rusqlite::Result<Option<i64>> {
         .query_row([], |row| row.get(0))
 }
 
-/// Makes messages due that would be due after `after`, up to `until`; schedules are kept. Looks at
+/// A place in the order of what is due: the moment, and the id within it.
+pub(crate) type Place = (i64, i64);
+
+/// Makes messages due that stand behind `after`, up to `until`; schedules are kept. Looks at
 /// `limit` of them and returns how many there were and where to go on, or `None` when there are no
 /// more.
 pub(crate) fn bring_forward(
     conn: &Connection,
     channel: &str,
     now: i64,
-    (after, until): (i64, i64),
+    (after, until): (Place, i64),
     limit: usize,
-) -> rusqlite::Result<(usize, Option<i64>)> {
+) -> rusqlite::Result<(usize, Option<Place>)> {
     let mut statement = conn.prepare_cached(DUE_LATER)?;
     let found = statement
-        .query_map((channel, after, until, rows(limit)), |row| {
-            Ok((
-                row.get("id")?,
-                row.get("next_attempt_at")?,
-                row.get("available_at")?,
-            ))
+        .query_map((channel, after.0, after.1, until, rows(limit)), |row| {
+            let place = (row.get("next_attempt_at")?, row.get("id")?);
+            Ok((place, row.get("available_at")?))
         })?
-        .collect::<rusqlite::Result<Vec<(i64, i64, i64)>>>()?;
-    for (id, _, available) in &found {
+        .collect::<rusqlite::Result<Vec<(Place, i64)>>>()?;
+    for ((_, id), available) in &found {
         if *available <= now {
             conn.prepare_cached(BRING_FORWARD)?.execute((id, now))?;
         }
     }
-    // Moved ones have left the range, so others due at that same moment are still to come.
-    let go_on = |(_, due, available): &(i64, i64, i64)| match *available <= now {
-        true => due.saturating_sub(1),
-        false => *due,
-    };
     let last = found.last().filter(|_| found.len() == limit);
-    Ok((found.len(), last.map(go_on)))
+    Ok((found.len(), last.map(|(place, _)| *place)))
 }
 
 /// When the newest message was enqueued: a clock far before that is wrong.

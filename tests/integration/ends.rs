@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::{
     ChannelState, Clock, Delivery, Dispatcher, Ended, Error, Event, Message, Options, Outbox,
-    Outcome, Run, Settings, Status, SystemClock,
+    Outcome, Router, Run, Settings, Status, SystemClock,
 };
 
 use crate::fixture::{Till, column, nap, one, put};
@@ -464,6 +464,22 @@ fn a_stop_whose_interrupt_panics_gives_back_what_hangs() {
     assert_eq!(stopped(&events), None);
     let total = outbox.stats().unwrap().total;
     assert_eq!((total.pending, total.sending), (3, 0));
+}
+
+#[test]
+fn one_dispatcher_of_a_router_whose_interrupt_panics_keeps_no_other_from_hearing() {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let broken = Panics {
+        interrupt: true,
+        ..Panics::default()
+    };
+    let late = Late {
+        gate: gate().0,
+        interrupted: Arc::clone(&interrupted),
+    };
+    let router = Router::new().route("sales", broken).route("stock", late);
+    assert!(catch_unwind(AssertUnwindSafe(|| router.interrupt())).is_err());
+    assert!(interrupted.load(Ordering::SeqCst));
 }
 
 #[test]

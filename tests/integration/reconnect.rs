@@ -147,6 +147,30 @@ fn a_sync_button_ignores_back_off_once_and_keeps_schedules() {
     assert_eq!((report.sent, report.unsent), (100, 1));
 }
 
+/// The walk over what is in back-off went on behind the moment where a transaction had ended.
+#[test]
+fn a_sync_button_finds_what_waits_behind_many_schedules_of_its_own_millisecond() {
+    let (till, clock) = (Till::new(), ManualClock::at(1_800_000_000_000));
+    let outbox = Outbox::options()
+        .clock(clock.shared())
+        .open(&till.path)
+        .unwrap();
+    let later = clock.now() + 60_000;
+    for _ in 0..300 {
+        put(
+            &outbox,
+            &Message::text("sales", "later").available_at(later),
+        )
+        .unwrap();
+    }
+    fill(&outbox, "sales", 1);
+    let wait = "UPDATE outbox SET next_attempt_at = ?1, available_at = NULL WHERE id = 301";
+    till.sql().execute(wait, [later]).unwrap();
+    let up = |_: &Delivery| Ok(Outcome::delivered());
+    let report = outbox.draining(&up).now().run().unwrap();
+    assert_eq!((report.sent, report.unsent), (1, 300));
+}
+
 #[test]
 fn a_wake_does_not_shorten_what_the_receiver_asked_for() {
     let till = Till::new();

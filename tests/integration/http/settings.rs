@@ -1,5 +1,11 @@
 use super::*;
 
+/// So many that the map which holds them would panic.
+fn with_headers(count: usize) -> Route {
+    let route = Route::post("https://erp.example/");
+    (0..count).fold(route, |route, i| route.header(format!("x{i}"), ""))
+}
+
 #[test]
 fn a_route_that_cannot_work_is_refused_with_one_sentence() {
     let route = || Route::post("https://erp.example/");
@@ -19,6 +25,7 @@ fn a_route_that_cannot_work_is_refused_with_one_sentence() {
             route().header("X-A", "1".repeat(40_000)),
             "longer than 31 KiB",
         ),
+        (with_headers(30_000), "headers are longer than 31 KiB"),
         (
             Route::post(format!("https://erp.example/{}", "a".repeat(40_000))),
             "longer than 31 KiB",
