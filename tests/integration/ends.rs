@@ -251,6 +251,57 @@ fn a_call_that_fails_because_it_was_interrupted_is_charged_to_nobody() {
     }
 }
 
+/// Delivers what is warm; the rest hangs, and the clock leaps when it is asked to end.
+struct Hangs {
+    clock: Ahead,
+    hangs: Receiver<Outcome>,
+}
+
+impl Dispatcher for Hangs {
+    fn dispatch(&self, delivery: &Delivery) -> anyhow::Result<Outcome> {
+        match delivery.payload.as_slice() {
+            b"warm" => Ok(Outcome::delivered()),
+            _ => Ok(self.hangs.recv()?),
+        }
+    }
+
+    fn interrupt(&self) {
+        self.clock.advance(60);
+    }
+}
+
+/// Nothing fails here: there is more to give back than the time left allows.
+#[test]
+fn a_stop_that_runs_out_of_time_says_so_and_leaves_the_rest_to_its_lease() {
+    let (till, clock) = (Till::new(), Ahead::default());
+    let options = Outbox::options().clock(Arc::new(clock.clone()));
+    let (outbox, events) = observed(&till, options);
+    let (_hang, hangs) = bounded(0);
+    let receiver = Hangs { clock, hangs };
+    let pump = outbox
+        .pump(receiver)
+        .settings(Settings::new().workers(32))
+        .start()
+        .unwrap();
+    let enqueue = |payload: &str, count| {
+        let messages = vec![Message::text("sales", payload); count];
+        let put = outbox.transaction(|tx| outbox.enqueue_all(tx, &messages));
+        assert!(put.unwrap().iter().all(Result::is_ok));
+    };
+    enqueue("warm", 300);
+    wait_until("warm", || outbox.unsent().unwrap() == 0);
+    enqueue("cold", 600);
+    let sending = || outbox.stats().unwrap().total.sending;
+    wait_until("claimed", || sending() == 32 * 16);
+    let error = pump.stop(Duration::ZERO).unwrap_err();
+    let Error::Stopped(why) = &error else {
+        panic!("{error:?}")
+    };
+    assert!(why.contains("could be recorded in time"), "{why}");
+    assert_eq!(stopped(&events), Some(error.chain()));
+    assert!((1..32 * 16).contains(&sending()), "{}", sending());
+}
+
 /// The answer of the second call comes while the pump records that of the first, and has run out of
 /// patience: it is in hand, and must not be thrown away with what hangs.
 #[test]
