@@ -1,5 +1,10 @@
 //! The condition of a file: plain data.
 
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use crate::entry::Entry;
+
 /// Numbers about the file itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -37,6 +42,42 @@ pub struct Compacted {
     pub before: FileInfo,
     /// The file after.
     pub after: FileInfo,
+}
+
+/// What of a damaged file cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lost {
+    /// What stands under these ids, whether or not there was a message under each.
+    Messages(RangeInclusive<i64>),
+    /// How the channels stand, pauses included.
+    States,
+    /// How many conflicts there are.
+    Conflicts,
+}
+
+impl fmt::Display for Lost {
+    /// For example `messages 1480 to 1519`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Messages(ids) if ids.start() == ids.end() => write!(f, "message {}", ids.start()),
+            Self::Messages(ids) => write!(f, "messages {} to {}", ids.start(), ids.end()),
+            Self::States => f.write_str("the states of the channels"),
+            Self::Conflicts => f.write_str("the number of conflicts"),
+        }
+    }
+}
+
+/// Messages of a damaged file; see [`Outbox::list_salvaged`](crate::Outbox::list_salvaged).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Salvage {
+    /// Those that can be read.
+    pub entries: Vec<Entry>,
+    /// What cannot, from where the page begins to its last message.
+    pub lost: Vec<Lost>,
+    /// What to give to [`Filter::after`](crate::Filter::after) for more; `None`: that is the end.
+    pub next: Option<i64>,
 }
 
 /// How grave a [`Finding`] is.

@@ -123,7 +123,7 @@ mod why;
 
 pub use circuit::OnDead;
 pub use clock::{Clock, FIRST_HONEST, SystemClock};
-pub use condition::{Compacted, FileInfo, Finding, Severity};
+pub use condition::{Compacted, FileInfo, Finding, Lost, Salvage, Severity};
 pub use conflict::{Conflict, Resolution};
 pub use dispatch::{Delivery, Dispatcher, Failure, Outcome, Receipt, Router, Run};
 pub use draining::{Cancel, ChannelReport, DrainReport, Draining, Ended, PumpBuilder};

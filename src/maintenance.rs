@@ -3,18 +3,45 @@
 #[cfg(feature = "backup")]
 use std::path::Path;
 
-use crate::condition::{Compacted, FileInfo};
+use crate::condition::{Compacted, FileInfo, Lost, Salvage};
 use crate::draining::Cancel;
+use crate::entry::{Entry, Filter};
 use crate::error::Result;
 use crate::outbox::Outbox;
 use crate::schema;
-use crate::store::file;
+use crate::stats::Stats;
+use crate::store::{file, find, salvage, stats};
 
 impl Outbox {
     /// Numbers about the file itself. Reads a few pages.
     pub fn file_info(&self) -> Result<FileInfo> {
         let reader = self.shared().reader()?;
         self.shared().opener().info(&reader)
+    }
+
+    /// As [`list`](Self::list), where that ends with [`Error::Damaged`](crate::Error::Damaged): goes
+    /// along the ids, uses no index, and goes on behind what cannot be read.
+    ///
+    /// It is made for a damaged file: each page of it reads all rows up to its last message. Where much is
+    /// lost in a row (4,000 ids and more), some messages beside it may be given up as well; they are told
+    /// of as lost.
+    pub fn list_salvaged(&self, filter: &Filter) -> Result<Salvage> {
+        salvage::list(&*self.shared().reader()?, filter)
+    }
+
+    /// As [`find`](Self::find), where that ends with [`Error::Damaged`](crate::Error::Damaged): looks for
+    /// a dedupe key or message id along the rows, without an index, about a second per million. Still
+    /// [`Error::Damaged`](crate::Error::Damaged) when it is not found and some rows cannot be read.
+    pub fn find_salvaged(&self, which: &str, channel: Option<&str>) -> Result<Entry> {
+        find::find_salvaged(&*self.shared().reader()?, which, channel)
+    }
+
+    /// As [`stats`](Self::stats), where that ends with [`Error::Damaged`](crate::Error::Damaged): counts
+    /// the rows that can be read, about a second per million, and says what is not in it.
+    /// [`ChannelStats::next_due`](crate::ChannelStats::next_due) is nowhere known.
+    pub fn stats_salvaged(&self) -> Result<(Stats, Vec<Lost>)> {
+        let now = self.shared().now();
+        stats::salvaged(&*self.shared().reader()?, now)
     }
 
     /// The parts of the outbox's schema that the file lacks, without which messages go out all the

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::circuit::OnDead;
 use crate::clock::FIRST_HONEST;
+use crate::entry::Status;
 use crate::retry;
 
 /// A channel's state as a person sees it.
@@ -25,6 +26,9 @@ pub enum ChannelState {
     Paused,
     /// No dispatcher has a route for it.
     Unrouted,
+    /// The file is damaged, and its row cannot be read. Only
+    /// [`stats_salvaged`](crate::Outbox::stats_salvaged) says so.
+    Unknown,
 }
 
 impl ChannelState {
@@ -38,6 +42,7 @@ impl ChannelState {
             Self::Holding => "holding",
             Self::Paused => "paused",
             Self::Unrouted => "unrouted",
+            Self::Unknown => "unknown",
         }
     }
 
@@ -93,6 +98,20 @@ impl Counts {
     pub fn oldest_unsent_ms(&self, now: i64) -> Option<i64> {
         self.oldest_unsent_at
             .map(|at| now.saturating_sub(at).max(0))
+    }
+
+    /// The number of those with this status.
+    pub(crate) fn of(&mut self, status: Status) -> Option<&mut u64> {
+        Some(match status {
+            Status::Pending => &mut self.pending,
+            Status::Waiting => &mut self.waiting,
+            Status::Sending => &mut self.sending,
+            Status::Sent => &mut self.sent,
+            Status::Dead => &mut self.dead,
+            Status::Expired => &mut self.expired,
+            Status::Cancelled => &mut self.cancelled,
+            Status::Unknown => return None,
+        })
     }
 
     pub(crate) fn add(&mut self, other: &Self) {

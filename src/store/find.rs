@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::entry::Entry;
 use crate::error::{Error, Result};
 use crate::store::read::{channels, get};
+use crate::store::salvage;
 
 /// Rows that one statement looks at, at most.
 const SLICE: i64 = 5_000;
@@ -34,15 +35,48 @@ fn prefixed(which: &str) -> Option<Form<'_>> {
     }
 }
 
+/// How ids are found by a text.
+struct Ways {
+    by_key: fn(&Connection, &str) -> Result<BTreeSet<i64>>,
+    by_message_id: fn(&Connection, &str) -> Result<BTreeSet<i64>>,
+}
+
 /// The message that a person calls `which`. A prefix says what it is; where nothing answers to
 /// that, the whole of it may be a key.
 pub(crate) fn find(conn: &Connection, which: &str, channel: Option<&str>) -> Result<Entry> {
+    let ways = Ways {
+        by_key,
+        by_message_id,
+    };
+    find_by(&ways, conn, which, channel)
+}
+
+/// The same in a damaged file: along the rows that can be read, without an index.
+pub(crate) fn find_salvaged(
+    conn: &Connection,
+    which: &str,
+    channel: Option<&str>,
+) -> Result<Entry> {
+    let ways = Ways {
+        by_key: |conn, key| salvage::having(conn, "dedupe_key", key, MOST),
+        by_message_id: |conn, id| salvage::having(conn, "message_id", id, 1),
+    };
+    let found = find_by(&ways, conn, which, channel);
+    if matches!(found, Err(Error::NotFound(_))) {
+        // It may be among what cannot be read.
+        let sql = "SELECT count(dedupe_key), count(message_id) FROM outbox NOT INDEXED";
+        conn.query_row(sql, [], |_| Ok(()))?;
+    }
+    found
+}
+
+fn find_by(ways: &Ways, conn: &Connection, which: &str, channel: Option<&str>) -> Result<Entry> {
     let mut ids = match prefixed(which) {
-        Some(form) => ids(conn, &form)?,
+        Some(form) => ids(ways, conn, &form)?,
         None => BTreeSet::new(),
     };
     if ids.is_empty() {
-        ids = self::ids(conn, &Form::Bare(which))?;
+        ids = self::ids(ways, conn, &Form::Bare(which))?;
     }
     let (mut wanted, mut elsewhere) = (Vec::new(), Vec::new());
     for id in ids.into_iter().take(MOST) {
@@ -84,18 +118,18 @@ fn named(entry: &Entry) -> String {
     format!("id:{id} ({status} in {channel}, key {dedupe_key})")
 }
 
-fn ids(conn: &Connection, form: &Form<'_>) -> Result<BTreeSet<i64>> {
+fn ids(ways: &Ways, conn: &Connection, form: &Form<'_>) -> Result<BTreeSet<i64>> {
     match form {
         Form::Id(id) => Ok(get(conn, *id)?.into_iter().map(|it| it.id).collect()),
-        Form::Key(key) => by_key(conn, key),
-        Form::MessageId(id) => Ok(by_message_id(conn, id)?.into_iter().collect()),
+        Form::Key(key) => (ways.by_key)(conn, key),
+        Form::MessageId(id) => (ways.by_message_id)(conn, id),
         Form::Bare(word) => {
-            let mut ids = by_key(conn, word)?;
+            let mut ids = (ways.by_key)(conn, word)?;
             if let Ok(id) = word.parse() {
                 ids.extend(get(conn, id)?.map(|it| it.id));
             }
             if ids.is_empty() {
-                ids.extend(by_message_id(conn, word)?);
+                ids = (ways.by_message_id)(conn, word)?;
             }
             Ok(ids)
         }
@@ -115,7 +149,7 @@ fn by_key(conn: &Connection, key: &str) -> Result<BTreeSet<i64>> {
 }
 
 /// Nothing indexes the message id, which only people on the phone ask for; newest first.
-fn by_message_id(conn: &Connection, message_id: &str) -> Result<Option<i64>> {
+fn by_message_id(conn: &Connection, message_id: &str) -> Result<BTreeSet<i64>> {
     let mut statement = conn.prepare_cached(
         "SELECT id FROM outbox WHERE id > ?1 AND id <= ?2 AND message_id = ?3 LIMIT 1",
     )?;
@@ -131,9 +165,9 @@ fn by_message_id(conn: &Connection, message_id: &str) -> Result<Option<i64>> {
         let from = to.saturating_sub(SLICE);
         let id = statement.query_row(params![from, to, message_id], |row| row.get(0));
         if let Some(id) = id.optional()? {
-            return Ok(Some(id));
+            return Ok(BTreeSet::from([id]));
         }
         to = edge("SELECT max(id) FROM outbox WHERE id <= ?1", from)?;
     }
-    Ok(None)
+    Ok(BTreeSet::new())
 }

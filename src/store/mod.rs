@@ -24,6 +24,7 @@ pub(crate) mod read;
 pub(crate) mod relocate;
 pub(crate) mod retention;
 pub(crate) mod round;
+pub(crate) mod salvage;
 pub(crate) mod select;
 pub(crate) mod settle;
 pub(crate) mod stats;

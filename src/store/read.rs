@@ -26,6 +26,8 @@ macro_rules! columns {
     };
 }
 
+pub(super) use columns;
+
 /// What a value says as text.
 pub(crate) fn text(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<String>> {
     Ok(match row.get_ref(column)? {
@@ -92,7 +94,7 @@ pub(crate) fn broken(
     Ok(broken)
 }
 
-fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
+pub(super) fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
     let word = |column| Ok::<_, rusqlite::Error>(text(row, column)?.unwrap_or_default());
     let count = |column| Ok::<_, rusqlite::Error>(number(row, column)?.unwrap_or_default());
     let payload = row.get_ref("payload")?;
@@ -202,7 +204,7 @@ pub(crate) fn by_key(conn: &Connection, channel: &str, key: &str) -> Result<Opti
     Ok(statement.query_row([channel, key], entry).optional()?)
 }
 
-fn edge_at(conn: &Connection, sql: &str, id: i64) -> Result<i64> {
+pub(super) fn edge_at(conn: &Connection, sql: &str, id: i64) -> Result<i64> {
     let id: Option<i64> = conn
         .prepare_cached(sql)?
         .query_row([id], |row| row.get(0))?;
@@ -251,7 +253,7 @@ fn by_slices(
         "SELECT {columns} FROM outbox WHERE id >= ?1 AND id <= ?2 AND (?3 IS NULL OR channel = ?3)
             AND (?4 = '' OR instr(?4, ' ' || status || ' ')) ORDER BY id {order} LIMIT ?5"
     ))?;
-    let statuses: String = filter.statuses.iter().map(|it| format!(" {it} ")).collect();
+    let statuses = statuses(filter);
     let next = match turned {
         true => "SELECT max(id) FROM outbox WHERE id < ?1",
         false => "SELECT min(id) FROM outbox WHERE id > ?1",
@@ -284,8 +286,13 @@ fn by_slices(
     Ok(None)
 }
 
+/// Those that are wanted, each between two blanks.
+pub(super) fn statuses(filter: &Filter) -> String {
+    filter.statuses.iter().map(|it| format!(" {it} ")).collect()
+}
+
 /// The row that the page comes after.
-fn start(filter: &Filter) -> i64 {
+pub(super) fn start(filter: &Filter) -> i64 {
     match filter.newest_first {
         true => filter.after.unwrap_or(i64::MAX),
         false => filter.after.unwrap_or(0),
@@ -346,14 +353,14 @@ fn by_index(conn: &Connection, filter: &Filter, after: i64, page: &mut Page) -> 
 }
 
 /// A list under way, bounded in rows and in bytes.
-struct Page {
-    entries: Vec<Entry>,
+pub(super) struct Page {
+    pub(super) entries: Vec<Entry>,
     bound: usize,
     bytes: usize,
 }
 
 impl Page {
-    fn new(bound: usize) -> Self {
+    pub(super) fn new(bound: usize) -> Self {
         Self {
             entries: Vec::new(),
             bound,
@@ -365,11 +372,11 @@ impl Page {
         self.bound.saturating_sub(self.entries.len())
     }
 
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.room() == 0 || self.bytes >= LIST_BYTES
     }
 
-    fn add(&mut self, entry: Entry) {
+    pub(super) fn add(&mut self, entry: Entry) {
         self.bytes = self.bytes.saturating_add(entry.payload.len());
         self.entries.push(entry);
     }

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::circuit::{Channel, OnDead};
-use crate::error::Result;
+use crate::condition::Lost;
+use crate::entry::Status;
+use crate::error::{Error, Result};
 use crate::retry;
 use crate::stats::{ChannelState, ChannelStats, Stats};
 use crate::store::read::{Name, number, text, walk};
+use crate::store::salvage::{self, Walk};
 
 /// Settled messages that one statement counts.
 const SLICE: i64 = 50_000;
@@ -172,7 +175,76 @@ pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Stats> {
         }
     }
     next_due(conn, &mut channels, now)?;
+    Ok(together(channels, conflicts(conn)?, now))
+}
+
+/// What can be counted of a damaged file, row by row, and what cannot.
+pub(crate) fn salvaged(conn: &Connection, now: i64) -> Result<(Stats, Vec<Lost>)> {
+    let mut missing = Vec::new();
+    let mut channels = match states(conn, now) {
+        Err(Error::Damaged(_)) => {
+            missing.push(Lost::States);
+            BTreeMap::new()
+        }
+        states => states?,
+    };
+    let unread = !missing.is_empty();
+    let mut lost = Walk {
+        conn,
+        what: "id, channel, status, attempts, created_at",
+        parameters: &[],
+        ids: salvage::all(conn)?,
+        turned: false,
+    }
+    .each(|row| {
+        let known = channels.entry(Name::read(row, "channel")?);
+        let known = known.or_insert_with(|| unseen(unread));
+        let counts = &mut known.stats.counts;
+        let status = text(row, "status")?.and_then(|it| Status::parse(&it));
+        let Some(number_of) = status.and_then(|it| counts.of(it)) else {
+            return Ok(true);
+        };
+        *number_of += 1;
+        if status.is_some_and(Status::is_unsent) {
+            let attempts = number(row, "attempts")?.unwrap_or(0).max(0);
+            let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+            counts.max_attempts = counts.max_attempts.max(attempts);
+            if counts.oldest_unsent_at.is_none() {
+                counts.oldest_unsent_at = number(row, "created_at")?;
+            }
+        }
+        Ok(true)
+    })?;
+    let conflicts = match conflicts(conn) {
+        Err(Error::Damaged(_)) => {
+            missing.push(Lost::Conflicts);
+            0
+        }
+        conflicts => conflicts?,
+    };
+    lost.append(&mut missing);
+    Ok((together(channels, conflicts, now), lost))
+}
+
+/// A channel without a row of its own, or one whose row cannot be read.
+fn unseen(unread: bool) -> Known {
+    let mut known = Known::default();
+    if unread {
+        known.stats.state = ChannelState::Unknown;
+        known.stats.reason = Some("how it stands cannot be read".into());
+    }
+    known
+}
+
+fn conflicts(conn: &Connection) -> Result<u64> {
+    let sql = "SELECT count(*) FROM outbox_conflict";
+    let conflicts: i64 = conn.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+    Ok(conflicts.unsigned_abs())
+}
+
+fn together(channels: BTreeMap<Name, Known>, conflicts: u64, now: i64) -> Stats {
     let mut stats = Stats {
+        conflicts,
         now,
         ..Stats::default()
     };
@@ -187,10 +259,7 @@ pub(crate) fn stats(conn: &Connection, now: i64) -> Result<Stats> {
         stats.total.add(&channel.counts);
         stats.channels.push(channel);
     }
-    let sql = "SELECT count(*) FROM outbox_conflict";
-    let conflicts: i64 = conn.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
-    stats.conflicts = conflicts.unsigned_abs();
-    Ok(stats)
+    stats
 }
 
 fn next_due(conn: &Connection, channels: &mut BTreeMap<Name, Known>, now: i64) -> Result<()> {

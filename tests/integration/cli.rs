@@ -7,6 +7,7 @@ mod check;
 mod conflicts;
 mod copied;
 mod curl;
+mod damaged;
 mod drain;
 mod failures;
 mod files;

@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::damage::Damage;
 use super::enqueue::exported::MAX_LINE;
 use super::entry::Row;
 use super::list::{Chosen, each_page};
@@ -35,7 +36,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open_to_read()?;
     let mut out = Out::new();
     let mut exit = Exit::Done;
-    each_page(&outbox, arguments.chosen.filter(), usize::MAX, |page| {
+    let mut damage = Damage::default();
+    let filter = arguments.chosen.filter();
+    each_page(&outbox, filter, usize::MAX, &mut damage, |page, _| {
         for entry in page {
             let size = out.json_sized(&Row::new(entry))?;
             if size > MAX_LINE {
@@ -51,13 +54,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         Ok(())
     })?;
     out.flush()?;
-    arguments.chosen.remark(&outbox)?;
-    let conflicts = outbox.conflicts(arguments.chosen.channel(), 0, 1)?;
+    let remark = arguments.chosen.remark(&outbox, &damage);
+    damage.part("whether the channel is mistyped", remark)?;
+    let conflicts = outbox.conflicts(arguments.chosen.channel(), 0, 1);
+    let conflicts = damage.part("whether there are conflicts", conflicts)?;
     if !conflicts.is_empty() {
         note(
             "messages whose key was taken by other content are not among them; `outbox conflicts --json` \
              has all of them",
         );
     }
-    Ok(exit)
+    damage.end(exit)
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use clap::Args;
 use sqlite_outbox::{ChannelStats, Counts, Entry, Filter, Outbox, Reason, Status, Why};
 
+use super::damage::Damage;
 use super::entry::Row;
 use super::operate::remark;
 use super::reasons;
@@ -82,8 +83,10 @@ impl Chosen {
     }
 
     /// Where nothing was found, the channel may be mistyped.
-    pub(super) fn remark(&self, outbox: &Outbox) -> sqlite_outbox::Result<()> {
+    pub(super) fn remark(&self, outbox: &Outbox, damage: &Damage) -> sqlite_outbox::Result<()> {
         match &self.channel {
+            // What was said of the damage is enough.
+            _ if damage.is_met() => Ok(()),
             Some(channel) if outbox.list(&self.filter().limit(1))?.is_empty() => {
                 remark(outbox, channel)
             }
@@ -92,14 +95,14 @@ impl Chosen {
     }
 
     /// How many there are.
-    fn count(&self, outbox: &Outbox) -> sqlite_outbox::Result<u64> {
+    fn count(&self, outbox: &Outbox, damage: &mut Damage) -> sqlite_outbox::Result<u64> {
         let mut statuses = self.statuses();
         statuses.sort_by_key(|it| it.as_str());
         statuses.dedup();
         if statuses.is_empty() {
             statuses = Status::ALL.into();
         }
-        let stats = outbox.stats()?;
+        let stats = damage.stats(outbox)?;
         let wanted =
             |it: &&ChannelStats| self.channel.as_ref().is_none_or(|name| it.channel == *name);
         let channels = stats.channels.iter().filter(wanted);
@@ -136,15 +139,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         None if all => usize::MAX,
         None => SHOWN,
     };
+    let mut damage = Damage::default();
     let cut = match json {
-        true => each_page(&outbox, filter, limit, |page| {
+        true => each_page(&outbox, filter, limit, &mut damage, |page, _| {
             page.iter().try_for_each(|entry| out.json(&Row::new(entry)))
         })?,
-        false => as_table(&outbox, filter, limit, &mut out)?,
+        false => as_table(&outbox, filter, limit, &mut damage, &mut out)?,
     };
     out.flush()?;
     if cut && !json {
-        let all = arguments.chosen.count(&outbox)?;
+        let all = arguments.chosen.count(&outbox, &mut damage)?;
         let end = if arguments.newest { "last" } else { "first" };
         note(&format!(
             "the {end} {} of {}; --limit N shows more",
@@ -152,14 +156,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             thousands(all)
         ));
     }
-    arguments.chosen.remark(&outbox)?;
-    Ok(Exit::Done)
+    let remark = arguments.chosen.remark(&outbox, &damage);
+    damage.part("whether the channel is mistyped", remark)?;
+    damage.end(Exit::Done)
 }
 
 pub(super) fn as_table(
     outbox: &Outbox,
     filter: Filter,
     limit: usize,
+    damage: &mut Damage,
     out: &mut Out,
 ) -> anyhow::Result<bool> {
     let mut table = Table::new([
@@ -172,13 +178,13 @@ pub(super) fn as_table(
         Column::text("WHY", 16),
     ]);
     let now = now();
-    let contested = contested(outbox)?;
+    let contested = damage.part("which keys are contested", contested(outbox))?;
     let mut any = false;
-    let cut = each_page(outbox, filter, limit, |page| {
+    let cut = each_page(outbox, filter, limit, damage, |page, damage| {
         any = true;
         let unsent = page.iter().filter(|it| it.status.is_unsent());
         let unsent: Vec<_> = unsent.map(|it| it.id).collect();
-        let whys = outbox.why_each(&unsent)?;
+        let whys = damage.part("what they wait for", outbox.why_each(&unsent))?;
         let whys: BTreeMap<_, _> = whys.iter().map(|it| (it.id, it)).collect();
         for entry in page {
             let why = why(entry, whys.get(&entry.id).copied());
@@ -188,6 +194,8 @@ pub(super) fn as_table(
     })?;
     match any {
         true => table.end(out)?,
+        // Who knows.
+        false if damage.is_met() => {}
         false => out.line("no message")?,
     }
     Ok(cut)
@@ -199,21 +207,22 @@ pub(super) fn each_page(
     outbox: &Outbox,
     filter: Filter,
     limit: usize,
-    mut show: impl FnMut(&[Entry]) -> anyhow::Result<()>,
+    damage: &mut Damage,
+    mut show: impl FnMut(&[Entry], &mut Damage) -> anyhow::Result<()>,
 ) -> anyhow::Result<bool> {
     let mut left = limit;
     let mut next = filter;
     loop {
-        let page = outbox.list(&next.clone().limit(left.clamp(1, PAGE)))?;
-        let Some(last) = page.last() else {
+        let (page, last) = damage.list(outbox, &next.clone().limit(left.clamp(1, PAGE)))?;
+        if page.is_empty() || left == 0 {
+            return Ok(!page.is_empty());
+        }
+        show(&page, damage)?;
+        left = left.saturating_sub(page.len());
+        let Some(last) = last else {
             return Ok(false);
         };
-        if left == 0 {
-            return Ok(true);
-        }
-        next = next.after(last.id);
-        show(&page)?;
-        left = left.saturating_sub(page.len());
+        next = next.after(last);
     }
 }
 

@@ -9,6 +9,7 @@ mod completions;
 mod conflicts;
 mod crowd;
 mod curl;
+mod damage;
 mod drain;
 mod enqueue;
 mod entry;

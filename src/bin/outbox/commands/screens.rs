@@ -6,6 +6,7 @@ use sqlite_outbox::{Filter, Outbox};
 use tempfile::TempDir;
 use unicode_width::UnicodeWidthStr;
 
+use super::damage::Damage;
 use super::{list, show, status};
 use crate::output::printed;
 
@@ -101,7 +102,7 @@ fn a_list_has_a_line_for_each_message_on_any_terminal() {
     let shown = |width| {
         let filter = Filter::new().newest_first();
         printed(width, |out| {
-            list::as_table(&outbox, filter, 3, out).map(drop)
+            list::as_table(&outbox, filter, 3, &mut Damage::default(), out).map(drop)
         })
     };
     for width in WIDTHS {

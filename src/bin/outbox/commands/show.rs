@@ -6,6 +6,7 @@ use std::path::Path;
 use clap::Args;
 use sqlite_outbox::{Attempt, AuditEntry, Conflict, Entry, Status, Why};
 
+use super::damage::Damage;
 use super::entry::Row;
 use super::reasons;
 use super::shell::command;
@@ -40,16 +41,17 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open_to_read()?;
-    let entry = outbox.find(&arguments.which, arguments.channel.as_deref())?;
-    let mut audit = outbox.audit(Some(entry.id), DEEDS)?;
+    let mut damage = Damage::default();
+    let entry = damage.find(&outbox, &arguments.which, arguments.channel.as_deref())?;
+    let mut audit = damage.part("what people did", outbox.audit(Some(entry.id), DEEDS))?;
     audit.reverse();
     let unsent = Some(entry.id).filter(|_| entry.status.is_unsent());
-    let why = outbox.why_each(unsent.as_slice())?;
+    let why = damage.part("what it waits for", outbox.why_each(unsent.as_slice()))?;
     let known = Known {
         why: why.first(),
-        attempts: &outbox.attempts(entry.id)?,
+        attempts: &damage.part("the failed attempts", outbox.attempts(entry.id))?,
         audit: &audit,
-        conflicts: &outbox.conflicts_of(entry.id)?,
+        conflicts: &damage.part("its conflicts", outbox.conflicts_of(entry.id))?,
     };
     let mut out = Out::new();
     match arguments.format.json {
@@ -57,7 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         false => print(&entry, &known, &arguments.database.db, &mut out)?,
     }
     out.flush()?;
-    Ok(Exit::Done)
+    damage.end(Exit::Done)
 }
 
 /// What is known of a message beside its row.

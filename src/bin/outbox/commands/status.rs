@@ -10,6 +10,7 @@ use sqlite_outbox::{
 
 use super::check::{self, Found};
 use super::crowd;
+use super::damage::Damage;
 use super::shell::{command, quoted_path, settings};
 use crate::args::{Database, Exit, Format};
 use crate::output::{
@@ -104,8 +105,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         None => None,
     };
     let outbox = arguments.database.open_to_read()?;
-    let mut stats = outbox.stats()?;
-    let findings = findings_of(&outbox, &stats)?;
+    let mut damage = Damage::default();
+    let mut stats = damage.stats(&outbox)?;
+    let findings = match findings(&outbox, &stats) {
+        Err(Error::Incomplete { .. }) => Vec::new(),
+        found => damage.part("what else went wrong", found)?,
+    };
     if let Some(loaded) = &loaded {
         unrouted(&mut stats, loaded);
     }
@@ -128,7 +133,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     };
     unless_closed(printed.and_then(|()| out.flush()))?;
     let needed = for_a_person(&stats).is_some() || findings.iter().any(Finding::needs_person);
-    Ok(match attention(&stats) || (arguments.attention && needed) {
+    damage.end(match attention(&stats) || (arguments.attention && needed) {
         true => Exit::Attention,
         false => Exit::Done,
     })

@@ -8,16 +8,17 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use sqlite_outbox::{DeadReason, Outbox, Reason, Status, Why, WhyGroup};
+use sqlite_outbox::{DeadReason, Entry, Outbox, Reason, Status, Why, WhyGroup};
 
 use advice::Place;
 
 use super::check::Found;
 use super::crowd;
+use super::damage::Damage;
 use super::shell;
 use super::status;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, Tone, count, printable_name};
+use crate::output::{Out, Tone, brief, count, printable_name};
 use crate::settings;
 
 /// Say why a message has not arrived, or what the file waits for
@@ -114,6 +115,17 @@ impl<'a> One<'a> {
     }
 }
 
+/// A message of which nothing but its own row can be read.
+#[derive(Serialize)]
+struct Bare<'a> {
+    id: i64,
+    channel: &'a str,
+    dedupe_key: &'a str,
+    status: &'static str,
+    detail: Option<&'a str>,
+    text: String,
+}
+
 #[derive(Serialize)]
 struct Whole<'a> {
     groups: Vec<Group<'a>>,
@@ -166,23 +178,59 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open_to_read()?;
     let db = arguments.database.db.as_path();
     let place = Place::new(&outbox, db, arguments.config.as_deref(), loaded.as_ref());
+    let json = arguments.format.json;
+    let mut damage = Damage::default();
     let mut out = Out::new();
     if let Some(which) = &arguments.which {
-        let id = outbox.find(which, arguments.channel.as_deref())?.id;
+        let entry = damage.find(&outbox, which, arguments.channel.as_deref())?;
         let why = match dispatcher {
-            Some(dispatcher) => outbox.why_routed(id, dispatcher)?,
-            None => outbox.why(id)?,
+            Some(dispatcher) => outbox.why_routed(entry.id, dispatcher),
+            None => outbox.why(entry.id),
         };
-        one(&outbox, &why, &place, arguments.format.json, &mut out)?;
+        match damage.part("what it waits for", why.map(Some))? {
+            Some(why) => one(&outbox, &why, &place, json, &mut damage, &mut out)?,
+            None => row(&entry, json, &mut out)?,
+        }
     } else {
         let groups = match dispatcher {
-            Some(dispatcher) => outbox.why_all_routed(dispatcher)?,
-            None => outbox.why_all()?,
+            Some(dispatcher) => outbox.why_all_routed(dispatcher),
+            None => outbox.why_all(),
         };
-        whole(&outbox, &groups, &place, arguments.format.json, &mut out)?;
+        let groups = damage.part("what messages wait for", groups)?;
+        whole(&outbox, &groups, &place, json, &mut damage, &mut out)?;
     }
     out.flush()?;
-    Ok(Exit::Done)
+    damage.end(Exit::Done)
+}
+
+/// What the row of a message says, where the reason cannot be read.
+fn row(entry: &Entry, json: bool, out: &mut Out) -> anyhow::Result<()> {
+    let text = format!(
+        "Message {} of {} (key {}) is {}.",
+        entry.id,
+        printable_name(&entry.channel),
+        printable_name(&entry.dedupe_key),
+        entry.status
+    );
+    if json {
+        return out.json(&Bare {
+            id: entry.id,
+            channel: &entry.channel,
+            dedupe_key: &entry.dedupe_key,
+            status: entry.status.as_str(),
+            detail: entry.last_error.as_deref(),
+            text,
+        });
+    }
+    out.paragraph("", Tone::Plain, &text)?;
+    match &entry.last_error {
+        Some(error) => out.paragraph(
+            "",
+            Tone::Plain,
+            &format!("Its last error: {}", brief(error)),
+        ),
+        None => Ok(()),
+    }
 }
 
 fn one(
@@ -190,9 +238,10 @@ fn one(
     why: &Why,
     place: &Place<'_>,
     json: bool,
+    damage: &mut Damage,
     out: &mut Out,
 ) -> anyhow::Result<()> {
-    let conflicts = outbox.conflicts_of(why.id)?;
+    let conflicts = damage.part("its conflicts", outbox.conflicts_of(why.id))?;
     if json {
         let ids: Vec<_> = conflicts.iter().map(|it| it.id).collect();
         return out.json(&One {
@@ -234,13 +283,18 @@ fn whole(
     groups: &[WhyGroup],
     place: &Place<'_>,
     json: bool,
+    damage: &mut Damage,
     out: &mut Out,
 ) -> anyhow::Result<()> {
-    let dead = outbox.dead_reasons()?;
-    let stats = outbox.stats()?;
+    let dead = damage.part("why letters are dead", outbox.dead_reasons())?;
+    let stats = damage.stats(outbox)?;
     let conflicts = stats.conflicts;
-    // All of it before the first line, so that a damaged file is told in one.
-    let findings = status::findings(outbox, &stats)?;
+    let findings = status::findings(outbox, &stats);
+    let findings = damage.part("what else went wrong", findings)?;
+    let contested = match conflicts {
+        0 => Vec::new(),
+        _ => damage.part("whose key is contested", outbox.conflicts(None, 0, 1))?,
+    };
     if json {
         return out.json(&Whole {
             groups: groups
@@ -263,6 +317,15 @@ fn whole(
         true => Ok(()),
         false => out.line(""),
     };
+    if damage.is_met() {
+        // What the reasons leave out is in the numbers.
+        gap(out)?;
+        let mut text = status::waiting(&stats);
+        if let Some(more) = status::for_a_person(&stats) {
+            text.push_str(&format!("; {more}"));
+        }
+        out.paragraph("", Tone::Plain, &text)?;
+    }
     // The dead are told below, by their reasons.
     let waiting = groups.iter().filter(|it| it.why.reason != Reason::Dead);
     let waiting: Vec<_> = waiting.collect();
@@ -298,7 +361,7 @@ fn whole(
         gap(out)?;
         let head = count(conflicts, "conflict waits", "conflicts wait");
         out.line(out.paint(Tone::Bad, &format!("{head} for a person")))?;
-        if let Some(first) = outbox.conflicts(None, 0, 1)?.first() {
+        if let Some(first) = contested.first() {
             let (key, channel) = (
                 printable_name(&first.dedupe_key),
                 printable_name(&first.channel),
