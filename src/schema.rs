@@ -39,6 +39,7 @@ pub(crate) fn install(conn: &mut Connection, path: &Path, create: bool) -> Resul
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = look(&tx)?;
     if !found.ready(path, create)? {
+        found.clear_unreadable(&tx)?;
         write(&tx, found.schema_version, STEPS)?;
     }
     Ok(tx.commit()?)
@@ -70,32 +71,26 @@ fn write(conn: &Connection, found: Option<i64>, steps: &[Step]) -> Result<()> {
 
 /// The random name of this file.
 pub(crate) fn instance_id(conn: &Connection) -> Result<String> {
-    let value = meta(conn, "instance_id")?;
-    value.ok_or_else(|| Error::Incomplete {
-        missing: vec![row("instance_id")],
-    })
-}
-
-/// How a row of `outbox_meta` is called where it is missing.
-fn row(key: &str) -> String {
-    format!("outbox_meta.{key}")
+    match fact(conn, "instance_id")? {
+        Fact::Is(value) => Ok(value),
+        lacking => Err(lacking.incomplete("instance_id")),
+    }
 }
 
 /// Refuses where a newer program has forbidden writers as old as this one. Within a transaction
 /// that holds the write lock, it holds until the commit.
 pub(crate) fn check_writer(conn: &Connection) -> Result<()> {
-    match min_writer(conn)? {
-        Some(least) if least > SCHEMA_VERSION => Err(Error::SchemaTooNew {
-            found: version(conn)?.unwrap_or(least),
-            supported: SCHEMA_VERSION,
-        }),
-        _ => Ok(()),
+    let key = "min_writer";
+    match fact(conn, key)? {
+        unreadable @ Fact::Unreadable => Err(unreadable.incomplete(key)),
+        least => match least.number() {
+            Some(least) if least > SCHEMA_VERSION => Err(Error::SchemaTooNew {
+                found: version(conn)?.unwrap_or(least),
+                supported: SCHEMA_VERSION,
+            }),
+            _ => Ok(()),
+        },
     }
-}
-
-/// The oldest schema version that may still write here.
-fn min_writer(conn: &Connection) -> Result<Option<i64>> {
-    meta_number(conn, "min_writer")
 }
 
 /// What of the schema is not there.
@@ -103,25 +98,61 @@ pub(crate) fn missing(conn: &Connection) -> Result<Vec<String>> {
     Ok(look(conn)?.missing)
 }
 
-/// The schema version that the file has.
+/// The schema version that the file has, where it can be read.
 pub(crate) fn version(conn: &Connection) -> Result<Option<i64>> {
-    meta_number(conn, "schema_version")
+    Ok(fact(conn, "schema_version")?.number())
 }
 
-fn meta_number(conn: &Connection, key: &str) -> Result<Option<i64>> {
-    let value = meta(conn, key)?.map(|it| it.parse());
-    value
-        .transpose()
-        .map_err(|_| Error::ForeignTable("outbox_meta".into()))
+/// The rows of `outbox_meta` without which the file is not complete.
+const FACTS: [&str; 3] = ["schema_version", "min_writer", "instance_id"];
+
+/// What `outbox_meta` has under a key.
+enum Fact {
+    Is(String),
+    Absent,
+    /// Nothing that we ever write there: a version that is no number, a name that is no text.
+    Unreadable,
 }
 
-fn meta(conn: &Connection, key: &str) -> Result<Option<String>> {
+impl Fact {
+    fn number(&self) -> Option<i64> {
+        match self {
+            Self::Is(value) => value.parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// How it is called among what is not there.
+    fn missing(&self, key: &str) -> String {
+        let why = match self {
+            Self::Unreadable => " (unreadable)",
+            _ => "",
+        };
+        format!("outbox_meta.{key}{why}")
+    }
+
+    fn incomplete(&self, key: &str) -> Error {
+        Error::Incomplete {
+            missing: vec![self.missing(key)],
+        }
+    }
+}
+
+fn fact(conn: &Connection, key: &str) -> Result<Fact> {
     let sql = "SELECT CAST(value AS TEXT) FROM outbox_meta WHERE key = ?1";
     let value = conn
         .prepare_cached(sql)?
-        .query_row([key], |row| row.get::<_, Option<String>>(0))
+        .query_row([key], |row| {
+            Ok(row.get_ref(0)?.as_str().ok().map(String::from))
+        })
         .optional()?;
-    Ok(value.flatten())
+    Ok(match value {
+        None => Fact::Absent,
+        Some(Some(value)) if key == "instance_id" || value.parse::<i64>().is_ok() => {
+            Fact::Is(value)
+        }
+        Some(_) => Fact::Unreadable,
+    })
 }
 
 /// A table, index, trigger or view.
@@ -149,6 +180,8 @@ struct Found {
     bare: bool,
     /// What is not there, rows of `outbox_meta` too.
     missing: Vec<String>,
+    /// Rows of `outbox_meta` that are there and say nothing.
+    unreadable: Vec<&'static str>,
     /// Nothing works without some of it.
     broken: bool,
 }
@@ -157,6 +190,10 @@ impl Found {
     /// Whether nothing is to be written; an error when nothing may be.
     fn ready(&self, path: &Path, create: bool) -> Result<bool> {
         let supported = SCHEMA_VERSION;
+        if self.min_writer > supported {
+            let found = self.schema_version.unwrap_or(self.min_writer);
+            return Err(Error::SchemaTooNew { found, supported });
+        }
         let Some(found) = self.schema_version else {
             return match create {
                 true => Ok(false),
@@ -164,9 +201,6 @@ impl Found {
                 false => Err(self.incomplete()),
             };
         };
-        if self.min_writer > supported {
-            return Err(Error::SchemaTooNew { found, supported });
-        }
         match found.cmp(&supported) {
             // It lets us write, so all we need is there; completing it is not our business.
             std::cmp::Ordering::Greater => Ok(true),
@@ -176,6 +210,14 @@ impl Found {
             std::cmp::Ordering::Equal if self.broken => Err(self.incomplete()),
             std::cmp::Ordering::Equal => Ok(true),
         }
+    }
+
+    /// Makes room for those that the script puts there.
+    fn clear_unreadable(&self, conn: &Connection) -> Result<()> {
+        for key in &self.unreadable {
+            conn.execute("DELETE FROM outbox_meta WHERE key = ?1", [key])?;
+        }
+        Ok(())
     }
 
     fn incomplete(&self) -> Error {
@@ -193,6 +235,7 @@ fn look(conn: &Connection) -> Result<Found> {
         min_writer: 0,
         bare: true,
         missing: Vec::new(),
+        unreadable: Vec::new(),
         broken: false,
     };
     if let Some(table) = find("outbox_meta") {
@@ -201,12 +244,26 @@ fn look(conn: &Connection) -> Result<Found> {
             return Err(Error::ForeignTable(table.name.clone()));
         }
         found.schema_version = version(conn)?;
-        found.min_writer = min_writer(conn)?.unwrap_or(0);
-        for key in ["schema_version", "min_writer", "instance_id"] {
-            if meta(conn, key)?.is_none() {
-                found.missing.push(row(key));
+        for key in FACTS {
+            let fact = fact(conn, key)?;
+            found.min_writer = match (key, &fact) {
+                // A newer program may have forbidden it.
+                ("min_writer", Fact::Unreadable) => found.schema_version.unwrap_or(0),
+                ("min_writer", fact) => fact.number().unwrap_or(0),
+                _ => found.min_writer,
+            };
+            if !matches!(fact, Fact::Is(_)) {
+                found.missing.push(fact.missing(key));
                 found.broken = true;
             }
+            if matches!(fact, Fact::Unreadable) {
+                found.unreadable.push(key);
+            }
+        }
+        // Another program may have a table like it: only beside all of ours it is ours to mend.
+        let ours = |it: &Object| it.kind != "table" || find(&it.name).is_some();
+        if found.unreadable.contains(&"schema_version") && !expected()?.iter().all(ours) {
+            return Err(Error::ForeignTable(table.name.clone()));
         }
     }
     let newest = found.schema_version.is_none_or(|it| it >= SCHEMA_VERSION);

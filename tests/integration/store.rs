@@ -259,15 +259,66 @@ fn a_file_that_forbids_old_writers_is_refused_with_both_versions() {
     assert_eq!(outbox.unsent().unwrap(), 0);
 }
 
+/// What is no version: no number, no text, one that no number holds.
+const SPOILED: [&str; 5] = ["'abc'", "''", "NULL", "x'ff'", "'99999999999999999999'"];
+
 #[test]
-fn a_version_that_is_no_number_is_not_ours() {
+fn a_version_that_cannot_be_read_is_mended_beside_all_that_is_ours() {
     for key in ["schema_version", "min_writer"] {
-        let till = Till::new();
-        till.open();
-        let sql = "UPDATE outbox_meta SET value = 'abc' WHERE key = ?1";
-        till.sql().execute(sql, [key]).unwrap();
-        let error = Outbox::open(&till.path).unwrap_err();
+        for value in SPOILED {
+            let till = Till::new();
+            let outbox = till.open();
+            put(&outbox, &Message::text("sales", "x")).unwrap();
+            let name = outbox.instance_id().to_owned();
+            drop(outbox);
+            let sql = format!("UPDATE outbox_meta SET value = {value} WHERE key = '{key}'");
+            till.sql().execute_batch(&sql).unwrap();
+            let refused = Outbox::open_existing(&till.path).unwrap_err();
+            let told = format!("outbox_meta.{key} (unreadable)");
+            assert!(refused.to_string().contains(&told), "{refused}");
+            let looked = Outbox::open_to_read(&till.path).unwrap();
+            assert_eq!(looked.stats().unwrap().total.unsent(), 1, "{sql}");
+            let mended = till.open();
+            assert_eq!(mended.instance_id(), name, "{sql}");
+            assert_eq!(mended.missing_parts().unwrap(), Vec::<String>::new());
+            let stored = format!("SELECT value FROM outbox_meta WHERE key = '{key}'");
+            assert_eq!(one(&till.sql(), &stored), "1", "{sql}");
+        }
+    }
+}
+
+#[test]
+fn a_version_that_cannot_be_read_in_a_table_of_another_program_is_left_alone() {
+    let till = Till::new();
+    let theirs = "CREATE TABLE outbox_meta (key TEXT PRIMARY KEY, value);
+                  INSERT INTO outbox_meta VALUES ('schema_version', 'abc')";
+    till.sql().execute_batch(theirs).unwrap();
+    for open in [&EITHER_WAY[..], &[|path| Outbox::open_to_read(path)]].concat() {
+        let error = open(&till.path).unwrap_err();
         assert!(matches!(error, Error::ForeignTable(_)), "{error:?}");
+    }
+    assert_eq!(one(&till.sql(), "SELECT value FROM outbox_meta"), "abc");
+}
+
+#[test]
+fn nobody_writes_where_a_newer_program_may_have_forbidden_it() {
+    let till = Till::new();
+    till.open();
+    let newer = SCHEMA_VERSION + 1;
+    for (spoilt, left) in [
+        ("min_writer", "schema_version"),
+        ("schema_version", "min_writer"),
+    ] {
+        stamp(&till, newer, newer);
+        let sql = "UPDATE outbox_meta SET value = 'abc' WHERE key = ?1";
+        till.sql().execute(sql, [spoilt]).unwrap();
+        for open in EITHER_WAY {
+            let error = open(&till.path).unwrap_err();
+            assert!(
+                matches!(error, Error::SchemaTooNew { found, .. } if found == newer),
+                "{left}: {error:?}"
+            );
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Desk;
 
 /// What a tidy-minded person or another migration tool does to a file with messages in it.
-const REMOVALS: [(&str, &str); 14] = [
+const REMOVALS: [(&str, &str); 17] = [
     ("DROP INDEX outbox_due", "outbox_due"),
     ("DROP INDEX outbox_lane", "outbox_lane"),
     ("DROP INDEX outbox_expiry", "outbox_expiry"),
@@ -21,6 +21,18 @@ const REMOVALS: [(&str, &str); 14] = [
     ("DROP TABLE outbox_channel", "outbox_channel"),
     ("DROP TABLE outbox_meta", "outbox_meta"),
     ("DELETE FROM outbox_meta", "outbox_meta.schema_version"),
+    (
+        "UPDATE outbox_meta SET value = 'abc' WHERE key = 'schema_version'",
+        "outbox_meta.schema_version (unreadable)",
+    ),
+    (
+        "UPDATE outbox_meta SET value = '99999999999999999999' WHERE key = 'schema_version'",
+        "outbox_meta.schema_version (unreadable)",
+    ),
+    (
+        "UPDATE outbox_meta SET value = '' WHERE key = 'min_writer'",
+        "outbox_meta.min_writer (unreadable)",
+    ),
 ];
 
 const SEND: [&str; 4] = ["drain", "till.db", "--url", "http://127.0.0.1:1/a"];
