@@ -146,9 +146,9 @@ pub use retry::{Hold, Policy};
 pub use schema::{SCHEMA, SCHEMA_VERSION};
 pub use selection::{Selection, SentAgain};
 pub use settings::{Settings, SettleSync};
-pub use stats::{ChannelState, ChannelStats, Counts, Stats};
+pub use stats::{ChannelState, ChannelStats, Counts, FAR_AHEAD, Stats};
 pub use store::pool::PooledConnection;
 pub use transfer::Transfer;
-pub use why::{Fault, Reason, Why, WhyGroup};
+pub use why::{Explainer, Fault, Reason, Why, WhyGroup};
 
 pub use rusqlite;

@@ -1,9 +1,10 @@
 //! What is waiting, for how long, and why: plain data to show.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::circuit::OnDead;
-use crate::clock::FIRST_HONEST;
+use crate::clock::{FIRST_HONEST, millis};
 use crate::entry::Status;
 use crate::retry;
 
@@ -269,10 +270,13 @@ pub(crate) fn is_ahead(at: i64, now: i64) -> bool {
     at > now.saturating_add(60_000)
 }
 
+/// Ten years: nobody means a schedule that is further ahead. `why` and `check` say so of one that is
+/// stored, and the tool takes none.
+pub const FAR_AHEAD: Duration = Duration::from_secs(3_650 * 86_400);
+
 /// A schedule beyond this is no honest one: ten years from now, or from when clocks can be right.
 pub(crate) fn far_ahead(now: i64) -> i64 {
-    const TEN_YEARS: i64 = 3_650 * 86_400_000;
-    now.max(FIRST_HONEST).saturating_add(TEN_YEARS)
+    now.max(FIRST_HONEST).saturating_add(millis(FAR_AHEAD))
 }
 
 /// The unit other than milliseconds in which a number would be a moment of our times.

@@ -31,14 +31,20 @@ const BEHIND: i64 = 5 * 60 * 1000;
 /// Explains one message.
 pub(crate) fn why(outbox: &Outbox, id: i64, dispatcher: Option<&dyn Dispatcher>) -> Result<Why> {
     let conn = outbox.shared().reader()?;
-    let why = Asked::new(outbox, &conn, dispatcher).why(id)?;
+    let whole = Whole::default();
+    let why = Asked::new(outbox, &conn, dispatcher, &whole).why(id)?;
     why.ok_or_else(|| Error::NotFound(id.to_string()))
 }
 
 /// Explains some messages.
-pub(crate) fn why_each(outbox: &Outbox, ids: &[i64]) -> Result<Vec<Why>> {
+pub(super) fn why_each(
+    outbox: &Outbox,
+    ids: &[i64],
+    dispatcher: Option<&dyn Dispatcher>,
+    whole: &Whole,
+) -> Result<Vec<Why>> {
     let conn = outbox.shared().reader()?;
-    let asked = Asked::new(outbox, &conn, None);
+    let asked = Asked::new(outbox, &conn, dispatcher, whole);
     let each = ids.iter().map(|id| asked.why(*id).transpose());
     each.flatten().collect()
 }
@@ -49,7 +55,8 @@ pub(crate) fn why_all(
     dispatcher: Option<&dyn Dispatcher>,
 ) -> Result<Vec<WhyGroup>> {
     let conn = outbox.shared().reader()?;
-    let asked = Asked::new(outbox, &conn, dispatcher);
+    let whole = Whole::default();
+    let asked = Asked::new(outbox, &conn, dispatcher, &whole);
     let mut groups: Vec<WhyGroup> = Vec::new();
     for (messages, id) in evidence::kinds(&conn, asked.now)? {
         // Else it was purged or deleted since.
@@ -67,15 +74,21 @@ pub(crate) fn why_all(
     Ok(groups)
 }
 
+/// What holds for all messages alike, once it was looked for.
+#[derive(Debug, Default)]
+pub(super) struct Whole {
+    /// When a drain last left a trace.
+    last_drain: OnceCell<Option<i64>>,
+    /// What keeps everything from being sent.
+    obstacle: OnceCell<Option<Finding>>,
+}
+
 struct Asked<'a> {
     outbox: &'a Outbox,
     conn: &'a Connection,
     dispatcher: Option<&'a dyn Dispatcher>,
     now: i64,
-    /// When a drain last left a trace, once that was looked for.
-    last_drain: OnceCell<Option<i64>>,
-    /// What keeps everything from being sent, once that was looked for.
-    obstacle: OnceCell<Option<Finding>>,
+    whole: &'a Whole,
 }
 
 impl<'a> Asked<'a> {
@@ -83,14 +96,14 @@ impl<'a> Asked<'a> {
         outbox: &'a Outbox,
         conn: &'a Connection,
         dispatcher: Option<&'a dyn Dispatcher>,
+        whole: &'a Whole,
     ) -> Self {
         Self {
             outbox,
             conn,
             dispatcher,
             now: outbox.shared().now(),
-            last_drain: OnceCell::new(),
-            obstacle: OnceCell::new(),
+            whole,
         }
     }
 
@@ -101,22 +114,22 @@ impl<'a> Asked<'a> {
 
     /// Whether no drain has left a trace since then.
     fn silent_since(&self, since: i64) -> Result<bool> {
-        let last = match self.last_drain.get() {
+        let last = match self.whole.last_drain.get() {
             Some(last) => *last,
             None => {
                 let last = evidence::last_drain(self.conn, self.now)?;
-                *self.last_drain.get_or_init(|| last)
+                *self.whole.last_drain.get_or_init(|| last)
             }
         };
         Ok(last.is_none_or(|it| it < since))
     }
 
     fn obstacle(&self) -> Result<Option<Finding>> {
-        let known = match self.obstacle.get() {
+        let known = match self.whole.obstacle.get() {
             Some(known) => known,
             None => {
                 let found = self.outbox.obstacles()?.into_iter().next();
-                self.obstacle.get_or_init(|| found)
+                self.whole.obstacle.get_or_init(|| found)
             }
         };
         Ok(known.clone())

@@ -4,6 +4,8 @@ mod blame;
 mod explain;
 mod words;
 
+use std::fmt;
+
 use crate::condition::Finding;
 use crate::dispatch::Dispatcher;
 use crate::entry::Status;
@@ -29,7 +31,16 @@ impl Outbox {
 
     /// The same for some messages; those that are not there are left out.
     pub fn why_each(&self, ids: &[i64]) -> Result<Vec<Why>> {
-        explain::why_each(self, ids)
+        self.explainer().each(ids)
+    }
+
+    /// For many messages, a page at a time.
+    pub fn explainer(&self) -> Explainer<'_> {
+        Explainer {
+            outbox: self,
+            dispatcher: None,
+            whole: explain::Whole::default(),
+        }
     }
 
     /// What the whole file is waiting for: for each channel, the reasons with the number of
@@ -44,6 +55,36 @@ impl Outbox {
     /// As [`why_all`](Self::why_all), by someone who knows the routes.
     pub fn why_all_routed(&self, dispatcher: &dyn Dispatcher) -> Result<Vec<WhyGroup>> {
         explain::why_all(self, Some(dispatcher))
+    }
+}
+
+/// Explains many messages, a page at a time; from [`Outbox::explainer`].
+///
+/// What concerns all of them alike is looked for once, at the first that it may matter to: when a
+/// drain last ran, and what keeps everything from being sent, which may take two seconds.
+pub struct Explainer<'a> {
+    outbox: &'a Outbox,
+    dispatcher: Option<&'a dyn Dispatcher>,
+    whole: explain::Whole,
+}
+
+impl fmt::Debug for Explainer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Explainer").finish_non_exhaustive()
+    }
+}
+
+impl<'a> Explainer<'a> {
+    /// Asks someone who knows the routes, as [`Outbox::why_routed`] does.
+    #[must_use]
+    pub fn routed(mut self, dispatcher: &'a dyn Dispatcher) -> Self {
+        self.dispatcher = Some(dispatcher);
+        self
+    }
+
+    /// Why each has not arrived; those that are not there are left out.
+    pub fn each(&self, ids: &[i64]) -> Result<Vec<Why>> {
+        explain::why_each(self.outbox, ids, self.dispatcher, &self.whole)
     }
 }
 

@@ -642,3 +642,22 @@ fn a_secret_that_is_missing_here_is_not_the_receivers_refusal() {
     }
     assert!(!text.contains("not accepted"), "{text}");
 }
+
+/// To look takes two seconds where the lock is kept, and a list may have many pages.
+#[test]
+fn what_keeps_all_from_being_sent_is_looked_for_once_for_many_pages() {
+    let desk = Desk::new();
+    let ids = [0, 1].map(|_| desk.put(Message::text("sales", "x")));
+    desk.pass(2 * MINUTE);
+    let blocker = desk.till.sql();
+    blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let explainer = desk.outbox.explainer();
+    let code = |id| {
+        let why = explainer.each(&[id]).unwrap().remove(0);
+        why.obstacle.map(|it| it.code)
+    };
+    assert_eq!(code(ids[0]), Some("write_lock"));
+    blocker.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(code(ids[1]), Some("write_lock"));
+    assert_eq!(desk.outbox.why(ids[1]).unwrap().obstacle, None);
+}

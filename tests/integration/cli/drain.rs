@@ -163,10 +163,12 @@ fn channels_without_a_route_are_named_and_the_others_flow() {
     assert_eq!(seen[0].header("x-store"), Some("17"));
     let text = desk.run(args);
     assert!(text.out.contains("whatsapp"), "{text:?}");
-    assert!(
-        text.out.contains("no section of the settings serves it"),
-        "{text:?}"
-    );
+    let serves = "no section of the settings serves it";
+    assert!(text.out.contains(serves), "{text:?}");
+    // Whoever lists has to know the settings to say so.
+    assert!(!desk.done(["list", "till.db"]).contains(serves));
+    let listed = desk.done(["list", "till.db", "--config", "outbox.toml"]);
+    assert!(listed.contains(serves), "{listed}");
 }
 
 #[test]

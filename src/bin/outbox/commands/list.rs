@@ -1,9 +1,10 @@
 //! `outbox list`: messages, a line each.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use clap::Args;
-use sqlite_outbox::{ChannelStats, Counts, Entry, Filter, Outbox, Reason, Status, Why};
+use sqlite_outbox::{ChannelStats, Counts, Entry, Explainer, Filter, Outbox, Reason, Status, Why};
 
 use super::damage::Damage;
 use super::entry::Row;
@@ -11,6 +12,7 @@ use super::operate::remark;
 use super::reasons;
 use crate::args::{self, Database, Exit, Format};
 use crate::output::{Column, Out, Table, Tone, age, brief, note, now, printable_name, thousands};
+use crate::settings;
 
 /// How many are shown to a person who did not say.
 const SHOWN: usize = 100;
@@ -43,6 +45,9 @@ pub(crate) struct Arguments {
     /// At most so many [default: 100 on a terminal, else all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
+    /// The settings file: to see channels without a route
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     format: Format,
 }
@@ -126,6 +131,10 @@ fn number(counts: &Counts, status: Status) -> u64 {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+    let loaded = match &arguments.config {
+        Some(path) => Some(settings::load(path, None)?),
+        None => None,
+    };
     let outbox = arguments.database.open_to_read()?;
     let mut filter = arguments.chosen.filter();
     if arguments.newest {
@@ -144,7 +153,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         true => each_page(&outbox, filter, limit, &mut damage, |page, _| {
             page.iter().try_for_each(|entry| out.json(&Row::new(entry)))
         })?,
-        false => as_table(&outbox, filter, limit, &mut damage, &mut out)?,
+        false => {
+            let explainer = match &loaded {
+                Some(loaded) => outbox.explainer().routed(&loaded.dispatcher),
+                None => outbox.explainer(),
+            };
+            as_table(&outbox, filter, limit, &explainer, &mut damage, &mut out)?
+        }
     };
     out.flush()?;
     if cut && !json {
@@ -165,6 +180,7 @@ pub(super) fn as_table(
     outbox: &Outbox,
     filter: Filter,
     limit: usize,
+    explainer: &Explainer<'_>,
     damage: &mut Damage,
     out: &mut Out,
 ) -> anyhow::Result<bool> {
@@ -184,7 +200,7 @@ pub(super) fn as_table(
         any = true;
         let unsent = page.iter().filter(|it| it.status.is_unsent());
         let unsent: Vec<_> = unsent.map(|it| it.id).collect();
-        let whys = damage.part("what they wait for", outbox.why_each(&unsent))?;
+        let whys = damage.part("what they wait for", explainer.each(&unsent))?;
         let whys: BTreeMap<_, _> = whys.iter().map(|it| (it.id, it)).collect();
         for entry in page {
             let why = why(entry, whys.get(&entry.id).copied());

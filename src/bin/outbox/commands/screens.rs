@@ -102,7 +102,8 @@ fn a_list_has_a_line_for_each_message_on_any_terminal() {
     let shown = |width| {
         let filter = Filter::new().newest_first();
         printed(width, |out| {
-            list::as_table(&outbox, filter, 3, &mut Damage::default(), out).map(drop)
+            let explainer = outbox.explainer();
+            list::as_table(&outbox, filter, 3, &explainer, &mut Damage::default(), out).map(drop)
         })
     };
     for width in WIDTHS {
