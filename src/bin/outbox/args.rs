@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser};
 use sqlite_outbox::rusqlite::ErrorCode;
-use sqlite_outbox::{Error, Options, Outbox, Status};
+use sqlite_outbox::{Error, FAR_AHEAD, Options, Outbox, Status};
 
 use crate::commands::Command;
 use crate::output::{note, now};
@@ -171,6 +171,15 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(millis))
 }
 
+/// How long to wait: no longer than what is stored may wait without being called odd.
+pub(crate) fn delay(text: &str) -> Result<Duration, String> {
+    let span = duration(text)?;
+    match span > FAR_AHEAD {
+        true => Err("nobody means to wait for more than ten years; is it another unit?".into()),
+        false => Ok(span),
+    }
+}
+
 const SPANS: &str = "a duration is a number and a unit, like 30s, 10m, 24h, 7d or 1h30m";
 
 fn split(text: &str, of: impl Fn(char) -> bool) -> (&str, &str) {
@@ -248,6 +257,15 @@ mod tests {
         ] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_delay_is_one_that_somebody_may_mean() {
+        assert_eq!(delay("3650d"), Ok(FAR_AHEAD));
+        for wrong in ["3651d", "200000w"] {
+            assert!(delay(wrong).unwrap_err().contains("ten years"), "{wrong}");
+        }
+        assert!(delay("30").unwrap_err().contains("30s"));
     }
 
     #[test]

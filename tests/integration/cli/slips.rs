@@ -104,6 +104,30 @@ fn a_backup_goes_to_no_stream() {
 }
 
 #[test]
+fn a_wait_that_would_be_called_odd_afterwards_is_not_taken() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let enqueue = |span| {
+        let delay = ["--delay", span, "1"];
+        desk.run(
+            ["enqueue", "till.db", "--channel=sales"]
+                .into_iter()
+                .chain(delay),
+        )
+    };
+    let edit = |span| desk.run(["edit", "till.db", "S-1", "--available", span]);
+    for ran in [enqueue("200000w"), edit("200000w")] {
+        assert_eq!(ran.code, 2, "{ran:?}");
+        assert!(ran.err.contains("more than ten years"), "{ran:?}");
+    }
+    for ran in [enqueue("3650d"), edit("3650d")] {
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
+    let ran = desk.run(["check", "till.db", "--json"]);
+    assert!(!ran.out.contains("scheduled_far_ahead"), "{ran:?}");
+}
+
+#[test]
 fn a_drain_says_in_words_that_a_schedule_is_too_far_ahead() {
     let desk = Desk::new();
     desk.sql()

@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "P")]
     principal: Option<String>,
     /// Not before this span has passed, e.g. 10m
-    #[arg(long, value_name = "D", value_parser = args::duration)]
+    #[arg(long, value_name = "D", value_parser = args::delay)]
     delay: Option<Duration>,
     /// Not later than this span from now, e.g. 24h
     #[arg(long, value_name = "D", value_parser = args::duration)]

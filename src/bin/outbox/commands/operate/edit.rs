@@ -104,7 +104,7 @@ struct Done<'a> {
 fn span(text: &str) -> Result<Duration, String> {
     match text {
         "now" => Ok(Duration::ZERO),
-        _ => args::duration(text),
+        _ => args::delay(text),
     }
 }
 
