@@ -11,6 +11,7 @@ use crate::message;
 use crate::selection::SentAgain;
 use crate::store::operate::{self, Deed};
 use crate::store::read;
+use crate::store::round::NOTED;
 
 /// At the end of its lane, due now. The message id stays: a receiver that has the message after all
 /// recognises it. Moment and expiry were those of the first time.
@@ -21,8 +22,12 @@ SELECT channel, message_id, :key, event_type, recipient, ordering_key, principal
        headers, :now, payload
   FROM outbox WHERE id = :id AND status = 'sent'";
 
+/// What retention empties loses its answer too, and it notes that it was here (`?2`). An empty payload
+/// is as it was enqueued where either speaks against retention.
 const SENT: &str = "
-SELECT status, channel, dedupe_key, length(CAST(payload AS BLOB)) AS bytes
+SELECT status, channel, dedupe_key,
+       length(CAST(payload AS BLOB)) = 0 AND answer IS NULL
+         AND EXISTS (SELECT 1 FROM outbox_meta WHERE key = ?2) AS emptied
   FROM outbox WHERE id = ?1";
 
 const HOLDER: &str = "
@@ -58,17 +63,18 @@ struct Former {
     status: Status,
     channel: String,
     dedupe_key: String,
-    bytes: i64,
+    /// It has no payload, and may have had one.
+    emptied: bool,
 }
 
 fn former(conn: &Connection, id: i64) -> Result<Former> {
-    let found = conn.prepare_cached(SENT)?.query_row([id], |row| {
+    let found = conn.prepare_cached(SENT)?.query_row((id, NOTED), |row| {
         let word = |column| Ok::<_, rusqlite::Error>(read::text(row, column)?.unwrap_or_default());
         Ok(Former {
             status: Status::parse(&word("status")?).unwrap_or(Status::Unknown),
             channel: word("channel")?,
             dedupe_key: word("dedupe_key")?,
-            bytes: row.get("bytes")?,
+            emptied: row.get("emptied")?,
         })
     });
     found
@@ -116,11 +122,11 @@ fn copy(
     deed: Deed<'_>,
 ) -> Result<SentAgain> {
     match former.status {
-        Status::Sent if former.bytes == 0 => {
+        Status::Sent if former.emptied => {
             return Err(refused(
                 id,
                 "has no payload any more: what was sent loses it after `keep_payload`; let the \
-                 application enqueue it under another key",
+                 application enqueue it under another key, or enqueue an empty one if it had none",
             ));
         }
         Status::Sent => {}

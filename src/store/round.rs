@@ -25,7 +25,7 @@ const NOTE_HOLDS: i64 = 40 * DAY;
 const MAX_AUDIT: i64 = 100_000;
 
 /// In `outbox_meta`: when something was last removed, or first found to be due.
-const NOTED: &str = "retention_noted_at";
+pub(crate) const NOTED: &str = "retention_noted_at";
 /// In `outbox_meta`: what was sent until then has no payload any more.
 const EMPTIED: &str = "payloads_emptied_until";
 

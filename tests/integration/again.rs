@@ -122,7 +122,10 @@ fn what_makes_no_sense_is_refused_with_what_to_do() {
     let sent = desk.put(Message::text("sales", "x").dedupe_key("S-1"));
     let emptied = desk.put(Message::text("sales", "y").dedupe_key("S-2"));
     desk.sync(&up);
-    desk.sql("UPDATE outbox SET payload = '' WHERE id = 3");
+    desk.sql(
+        "UPDATE outbox SET payload = '' WHERE id = 3;
+         INSERT INTO outbox_meta VALUES ('retention_noted_at', 1)",
+    );
     let waits = desk.put(Message::text("sales", "x").dedupe_key("S-3"));
     refused(anna.send_again(dead, None), "retry it");
     refused(anna.send_again(waits, None), "is pending: it will be sent");
@@ -200,6 +203,27 @@ fn all_that_were_taken_in_a_window_go_out_again_once() {
             .unwrap()
             .iter()
             .all(|it| it.channel.as_deref() == Some("other"))
+    );
+}
+
+/// A signal without content: its URL says it all.
+#[test]
+fn a_message_that_never_had_a_payload_is_sent_again() {
+    let desk = Desk::new();
+    let answered = desk.put(Message::text("sales", "").dedupe_key("S-1"));
+    desk.sync(&portal);
+    let silent = desk.put(Message::text("sales", "").dedupe_key("S-2"));
+    desk.sync(&up);
+    for id in [answered, silent] {
+        let new = desk.anna().send_again(id, None).unwrap();
+        assert!(desk.get(new.id).payload.is_empty());
+    }
+    // Once retention was here, an answer still tells that it did not touch the message.
+    desk.sql("INSERT INTO outbox_meta VALUES ('retention_noted_at', 1)");
+    desk.anna().send_again(answered, Some("S-1-b")).unwrap();
+    refused(
+        desk.anna().send_again(silent, Some("S-2-b")),
+        "if it had none",
     );
 }
 

@@ -148,7 +148,10 @@ fn what_makes_no_sense_is_refused_in_one_line_and_nothing_is_done() {
         2
     );
     desk.sql()
-        .execute("UPDATE outbox SET payload = '' WHERE id = 1", [])
+        .execute_batch(
+            "UPDATE outbox SET payload = '', answer = NULL WHERE id = 1;
+             INSERT INTO outbox_meta VALUES ('retention_noted_at', 1)",
+        )
         .unwrap();
     refused(&["S-1"], 1, "has no payload any more");
     let count: i64 = desk
