@@ -352,8 +352,8 @@ fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
             && check::unattended(conn, &name, now.saturating_sub(HOUR), now)?
         {
             let text = format!("{told}: messages have been due for an hour, and nobody sends them");
-            let remedy = "no program drains this channel: start the application's pump, or \
-                          `outbox run`, with a route for it";
+            let remedy = "no program drains this channel: start the program that sends, \
+                          or `outbox run`, with a route for it";
             found.push(Finding::new(Warning, UNATTENDED, text, remedy).channel(&shown));
         }
     }

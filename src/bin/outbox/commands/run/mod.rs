@@ -156,7 +156,7 @@ impl Service<'_> {
             let health = self.pump.health();
             if !health.running {
                 let cause = health.error.unwrap_or_else(|| "it ended".into());
-                bail!("the pump cannot go on: {cause}");
+                bail!("nothing can be sent any more: {cause}");
             }
             if health.error.is_none() && self.failing.swap(false, Ordering::AcqRel) {
                 self.teller.say(Line::StoreWorks);
