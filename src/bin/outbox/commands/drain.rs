@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let plain = arguments.loudness.is_plain() && !arguments.format.json;
     let bar = Bar::new(plain, || outbox.unsent());
     if let Some(text) = claimed(&outbox)?.filter(|_| !arguments.loudness.quiet) {
-        bar.above(|| note(&text));
+        note(&text);
     }
     let cancel = Cancel::new();
     let mut draining = outbox

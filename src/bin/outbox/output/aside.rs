@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use crate::threads;
 
+/// Wipes the line out on which the cursor stands, and goes to its beginning.
+pub(crate) const WIPED: &str = "\r\x1b[2K";
+
 /// Lines that may wait for their reader; further ones are counted.
 const WAITING: usize = 1024;
 
@@ -70,12 +73,13 @@ impl Aside {
     }
 
     fn write(&self, missing: fn(u64) -> String) {
+        let mut bar = String::new();
         let mut state = self.lock();
         loop {
             while let Some(said) = state.next(missing) {
                 state.writing = true;
                 drop(state);
-                straight(&said);
+                straight(&shown(said, &mut bar));
                 state = self.lock();
                 state.writing = false;
             }
@@ -108,7 +112,7 @@ pub(crate) fn frame(frame: String) {
 
 fn say(said: Said) {
     let Some(aside) = ASIDE.get() else {
-        return straight(&said);
+        return straight(&shown(said, &mut String::new()));
     };
     aside.lock().add(said);
     aside.changed.notify_all();
@@ -122,13 +126,25 @@ pub(crate) fn settle() {
     }
 }
 
+/// What is written, beside what the last line of the terminal shows: a line takes its place, and it
+/// comes again below.
+fn shown(said: Said, bar: &mut String) -> String {
+    match said {
+        Said::Line(line) if bar.is_empty() => format!("{line}\n"),
+        Said::Line(line) => format!("{WIPED}{line}\n{bar}"),
+        Said::Frame(frame) => {
+            frame.trim_start_matches(WIPED).clone_into(bar);
+            format!("{WIPED}{bar}")
+        }
+    }
+}
+
 /// Not by eprintln!, which panics when stderr is closed.
-fn straight(said: &Said) {
+fn straight(text: &str) {
     let mut stderr = io::stderr();
-    let _ = match said {
-        Said::Line(line) => writeln!(stderr, "{line}"),
-        Said::Frame(frame) => write!(stderr, "{frame}").and_then(|()| stderr.flush()),
-    };
+    let _ = stderr
+        .write_all(text.as_bytes())
+        .and_then(|()| stderr.flush());
 }
 
 #[cfg(test)]
@@ -158,6 +174,18 @@ mod tests {
         assert_eq!(said.len(), WAITING + 1);
         assert_eq!(said.last(), Some(&line("3 lost")));
         assert!(state.is_idle());
+    }
+
+    #[test]
+    fn a_line_is_said_above_the_bar_whoever_says_it() {
+        let mut bar = String::new();
+        let mut said = |it| shown(it, &mut bar);
+        assert_eq!(said(line("one")), "one\n");
+        assert_eq!(said(frame("▆ 1 of 3")), "\r\x1b[2K▆ 1 of 3");
+        assert_eq!(said(line("two")), "\r\x1b[2Ktwo\n▆ 1 of 3");
+        assert_eq!(said(frame("\r\x1b[2K▆ 2 of 3")), "\r\x1b[2K▆ 2 of 3");
+        assert_eq!(said(frame("\r\x1b[2K")), "\r\x1b[2K");
+        assert_eq!(said(line("three")), "three\n");
     }
 
     /// A terminal that is held up by Ctrl-S: the bar goes on.

@@ -14,7 +14,7 @@ use serde::Serialize;
 use sqlite_outbox::{Failure, is_printable};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-pub(crate) use aside::{frame, set_aside, settle};
+pub(crate) use aside::{WIPED, frame, set_aside, settle};
 pub(crate) use said::{as_json, error_width, failed, lines_lost, note, say, say_json};
 pub(crate) use sqlite_outbox::{printable, printable_name};
 pub(crate) use table::{Column, Table, cut, cut_left};

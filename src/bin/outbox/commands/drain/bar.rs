@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike};
 use sqlite_outbox::Tally;
 
-use crate::output::{age, error_width, frame, per_second, settle};
+use crate::output::{WIPED, age, error_width, frame, per_second, settle};
 
 /// Frames a second, at most.
 const RATE: u8 = 20;
@@ -37,11 +37,6 @@ impl Bar {
         }
     }
 
-    /// Says something without being in its way.
-    pub(super) fn above(&self, say: impl FnOnce()) {
-        self.0.suspend(say);
-    }
-
     pub(super) fn stopping(&self) {
         self.0.set_message("stopping …");
     }
@@ -56,7 +51,7 @@ impl Bar {
 }
 
 /// The terminal behind standard error, written to aside: one that is held up by Ctrl-S holds no
-/// drain up. The bar has one line, and each frame begins by wiping it out.
+/// drain up, and whatever is said meanwhile stands above it. The bar has one line.
 #[derive(Debug, Default)]
 struct Beside(Mutex<String>);
 
@@ -105,7 +100,7 @@ impl TermLike for Beside {
     }
 
     fn clear_line(&self) -> io::Result<()> {
-        self.add("\r\x1b[2K")
+        self.add(WIPED)
     }
 
     fn flush(&self) -> io::Result<()> {
