@@ -84,8 +84,12 @@ impl Secret {
                 // A relative one counts from where this program runs, not the command.
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 let path = shell_quoted(&path.to_string_lossy());
-                // White space around it is no part of the secret, and there is no newline in one.
-                format!("$(tr -d '\\r\\n' <{path} | sed 's/^[[:space:]]*//; s/[[:space:]]*$//')")
+                // As `read` has it: without a byte order mark and white space around it. There is no
+                // newline in a secret.
+                format!(
+                    "$(tr -d '\\r\\n' <{path} | sed \"s/^$(printf '\\357\\273\\277')//; \
+                     s/^[[:space:]]*//; s/[[:space:]]*\\$//\")"
+                )
             }
             Place::Value(_) | Place::Command(_) => "$SECRET".into(),
         }

@@ -102,8 +102,15 @@ fn groups(whole: &Command) -> String {
     text
 }
 
-/// With what was probably meant by a command that is not there.
-pub(crate) fn advised(mut error: clap::Error) -> clap::Error {
+/// With what was probably meant by a command that is not there, and what there is for `--json` where
+/// that is not known.
+pub(crate) fn advised(error: clap::Error) -> clap::Error {
+    let argument = error.get(ContextKind::InvalidArg);
+    if matches!(argument, Some(ContextValue::String(it)) if it == "--json") {
+        let words = std::env::args().skip(1);
+        let tip = in_place_of_json(words);
+        return with_tip(error, ContextKind::SuggestedArg, tip);
+    }
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
         return error;
     };
@@ -119,10 +126,28 @@ pub(crate) fn advised(mut error: clap::Error) -> clap::Error {
         Some(name) => format!("{name} may be meant"),
         None => return error,
     };
-    error.remove(ContextKind::SuggestedSubcommand);
+    with_tip(error, ContextKind::SuggestedSubcommand, tip)
+}
+
+/// Our advice in the place of clap's own.
+fn with_tip(mut error: clap::Error, own: ContextKind, tip: String) -> clap::Error {
+    error.remove(own);
     let tips = vec![StyledStr::from(tip)];
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
     error
+}
+
+/// The commands that print no JSON: for people, or in a form that somebody else has set.
+const WITHOUT_JSON: [&str; 4] = ["watch", "completions", "man", "help"];
+
+fn in_place_of_json(mut words: impl Iterator<Item = String>) -> String {
+    match words.find(|it| WITHOUT_JSON.contains(&&**it)) {
+        Some(name) if name == "watch" => {
+            "watch is for people; `outbox status DB --json` prints the same once".into()
+        }
+        Some(name) => format!("{name} prints no JSON; what it prints has a form of its own"),
+        None => "it comes behind the command, as in `outbox status DB --json`".into(),
+    }
 }
 
 #[cfg(test)]
@@ -138,6 +163,19 @@ mod tests {
         names.sort_unstable();
         grouped.sort_unstable();
         assert_eq!(grouped, names);
+    }
+
+    #[test]
+    fn every_command_prints_json_or_says_what_there_is_in_its_place() {
+        for command in Cli::command().get_subcommands() {
+            let takes = command.get_arguments().any(|it| it.get_id() == "json");
+            let name = command.get_name();
+            assert_ne!(takes, WITHOUT_JSON.contains(&name), "{name}");
+        }
+        let told = |words: [&str; 2]| in_place_of_json(words.into_iter().map(String::from));
+        assert!(told(["watch", "till.db"]).contains("outbox status"));
+        assert!(told(["man", "drain"]).contains("man prints no JSON"));
+        assert!(told(["--json", "status"]).contains("behind the command"));
     }
 
     #[test]

@@ -85,7 +85,11 @@ fn in_one_line(text: &str) -> String {
     let said: Vec<_> = said.filter(|it| !it.is_empty()).collect();
     let (first, rest) = said.split_first().unwrap_or((&"", &[]));
     let first = first.strip_prefix("error: ").unwrap_or(first);
-    format!("{first} {}", rest.join(", "))
+    let gap = match rest {
+        [next, ..] if next.starts_with("tip: ") => "; ",
+        _ => " ",
+    };
+    format!("{first}{gap}{}", rest.join(", "))
         .trim_end()
         .to_string()
 }

@@ -110,6 +110,10 @@ fn a_support_file_goes_to_standard_output_for_a_dash() {
             .contains("Message 1 of sales (key …)")
     );
     assert!(!text.contains("PRIVATE"), "{text}");
+    // For programs all of it is one line, as with every command.
+    let ran = desk.run(["bundle", "till.db", "-", "--json"]);
+    assert_eq!(ran.out.lines().count(), 1, "{ran:?}");
+    assert_eq!(ran.json()["why"], bundle["why"]);
     assert!(!desk.path("-").exists());
 }
 

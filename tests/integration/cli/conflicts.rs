@@ -287,6 +287,10 @@ fn nothing_of_a_conflict_is_lost_for_programs() {
     assert_eq!(broken["event_type"], "sale");
     let shown = desk.json(["conflicts", "till.db", "2", "--json"]);
     assert_eq!(&shown, broken);
+    // Whoever takes it for an export is told the way.
+    desk.write("lines", broken.to_string());
+    desk.run(["enqueue", "till.db", "--lines", "lines", "--exported"])
+        .failed(1, "outbox conflicts DB NUMBER --enqueue-as KEY");
 }
 
 #[test]

@@ -286,6 +286,32 @@ fn help_teaches_every_command_by_example() {
 }
 
 #[test]
+fn a_command_without_json_says_what_there_is_in_its_place() {
+    let desk = Desk::new();
+    for (args, says) in [
+        (
+            &["watch", "till.db", "--json"][..],
+            "outbox status DB --json",
+        ),
+        (&["man", "--json"], "man prints no JSON"),
+        (
+            &["completions", "bash", "--json"],
+            "completions prints no JSON",
+        ),
+        (&["--json", "status", "till.db"], "behind the command"),
+    ] {
+        let ran = desk.run(args);
+        ran.failed(2, says);
+        assert!(!ran.err.contains("-- --json"), "{ran:?}");
+        let error: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
+        assert!(
+            error["error"].as_str().unwrap().contains("found; tip: "),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn what_is_no_command_is_a_matter_of_usage() {
     let desk = Desk::new();
     for wrong in [

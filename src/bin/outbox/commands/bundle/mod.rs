@@ -21,7 +21,7 @@ use super::entry::Failed;
 use super::status;
 use super::why::Dead;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, count, exact, json_text, note, now};
+use crate::output::{Out, count, exact, json_line, json_text, note, now};
 use crate::partial::{self, Partial};
 use crate::settings;
 use crate::signals::Signals;
@@ -117,7 +117,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         settings::load(path, None)?;
     }
     if arguments.to.as_os_str() == "-" {
-        let gathered = gather(&outbox, arguments.config.as_deref())?;
+        let form = |it: &Bundle<'_>| match arguments.format.json {
+            true => Ok(json_line(it)?),
+            false => json_text(it),
+        };
+        let gathered = gather(&outbox, arguments.config.as_deref(), form)?;
         let mut out = Out::new();
         out.line(gathered.text.trim_end())?;
         out.flush()?;
@@ -127,7 +131,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     if arguments.to.symlink_metadata().is_ok() {
         return Err(Error::Exists(arguments.to.clone()).into());
     }
-    let gathered = gather(&outbox, arguments.config.as_deref())?;
+    let gathered = gather(&outbox, arguments.config.as_deref(), |it| json_text(it))?;
     let text = &gathered.text;
     write(&arguments.to, text)?;
     let path = arguments.to.to_string_lossy();
@@ -271,7 +275,11 @@ impl Told {
 }
 
 /// Reads all that goes into the support file.
-fn gather(outbox: &Outbox, config: Option<&Path>) -> anyhow::Result<Gathered> {
+fn gather(
+    outbox: &Outbox,
+    config: Option<&Path>,
+    form: impl FnOnce(&Bundle<'_>) -> anyhow::Result<String>,
+) -> anyhow::Result<Gathered> {
     let mut reader = Reader::default();
     let info = reader.part("file", outbox.file_info());
     let mut stats = reader.part("status", outbox.stats().map(Some));
@@ -307,7 +315,7 @@ fn gather(outbox: &Outbox, config: Option<&Path>) -> anyhow::Result<Gathered> {
         .iter_mut()
         .for_each(|it| private.leave(&mut it.reason));
     let missing = reader.missing.len();
-    let text = json_text(&Bundle {
+    let text = form(&Bundle {
         made_at: exact(now()),
         tool: env!("CARGO_PKG_VERSION"),
         schema_version: SCHEMA_VERSION,

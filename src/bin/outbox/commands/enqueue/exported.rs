@@ -44,6 +44,12 @@ pub(super) fn key(line: &[u8]) -> Option<String> {
     row.get("dedupe_key")?.as_str().map(str::to_string)
 }
 
+/// Whether `outbox conflicts --json` has printed it.
+fn is_conflict(line: &[u8]) -> bool {
+    let row: Option<serde_json::Value> = serde_json::from_slice(line).ok();
+    row.is_some_and(|it| it.get("holder_status").is_some())
+}
+
 fn decoded(column: &str, code: &str) -> anyhow::Result<Vec<u8>> {
     let decoded = BASE64_STANDARD.decode(code);
     decoded.with_context(|| format!("{column}_base64 is no base64"))
@@ -66,8 +72,14 @@ fn optional(
 
 /// The message, or nothing when it is over.
 pub(super) fn transfer(line: &[u8]) -> anyhow::Result<Option<Transfer>> {
-    let row: Exported =
-        serde_json::from_slice(line).context("this is no line of `outbox export`")?;
+    let row = serde_json::from_slice(line);
+    if row.is_err() && is_conflict(line) {
+        bail!(
+            "this is a conflict, and no line of `outbox export`: in its own file `outbox conflicts DB \
+             NUMBER --enqueue-as KEY` makes it a message, which an export then has"
+        );
+    }
+    let row: Exported = row.context("this is no line of `outbox export`")?;
     match Status::parse(&row.status) {
         Some(Status::Sent | Status::Expired | Status::Cancelled) => return Ok(None),
         Some(_) => {}

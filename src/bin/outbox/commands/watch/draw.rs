@@ -182,15 +182,21 @@ fn channels(sheet: &Sheet, model: &Model) -> List {
     let channels = rows::channels(model);
     let narrow = width < 60;
     let names = || channels.iter().map(|it| it.name.as_str());
+    // A column only where there are some: the places are few.
+    let expired = channels.iter().any(|it| it.expired > 0);
+    let late = if expired { 7 + 2 } else { 0 };
     // All but the name and the depths, with the gaps.
-    let others = |state, oldest, rate| state + 6 + 7 + oldest + 4 + rate + 7 * 2 + 2;
+    let others = |state, oldest, rate| state + 6 + 7 + oldest + 4 + late + rate + 7 * 2 + 2;
     // Columns that follow what stands in them would jump: only where there is no room else.
     let tight = !narrow && fit(names(), 7, 24) + others(12, 10, 7) + LEAST_DEPTH > width;
     let widest = |of: fn(&rows::Channel) -> &str, least, most| match tight {
         true => fit(channels.iter().map(of), least, most),
         false => most,
     };
-    let state = widest(|it| it.state, 5, 12);
+    let state = match narrow && expired {
+        true => fit(channels.iter().map(|it| it.state), 5, 12),
+        false => widest(|it| it.state, 5, 12),
+    };
     let oldest = widest(|it| &it.oldest, 6, 10);
     let rate = widest(|it| &it.rate, 4, 7);
     let others = others(state, oldest, rate);
@@ -206,6 +212,8 @@ fn channels(sheet: &Sheet, model: &Model) -> List {
             room if room < 10 + LEAST_DEPTH => room.clamp(10, 24),
             room => (room - LEAST_DEPTH).clamp(10, (room / 2).max(24)),
         },
+        // Without the age, where the expired take its place.
+        _ if expired => width.saturating_sub(state + 6 + 4 + late + 8 + 2).max(7),
         _ => width.saturating_sub(40).max(7),
     };
     let name = fit(names(), 7, most);
@@ -213,8 +221,19 @@ fn channels(sheet: &Sheet, model: &Model) -> List {
         WIDE.. => 16,
         _ => width.saturating_sub(name + others),
     };
-    let cells = |texts: [String; 9], tone: Tone, dead: Tone| {
-        let [title, word, unsent, sending, since, graves, pace, bars, why] = texts;
+    let cells = |texts: [String; 10], tone: Tone, dead: Tone| {
+        let [
+            title,
+            word,
+            unsent,
+            sending,
+            since,
+            graves,
+            missed,
+            pace,
+            bars,
+            why,
+        ] = texts;
         let mut cells: Vec<Cell> = vec![
             (title, Tone::Plain, name, false),
             (word, tone, state, false),
@@ -225,10 +244,13 @@ fn channels(sheet: &Sheet, model: &Model) -> List {
         }
         match narrow {
             false => cells.push((since, Tone::Plain, oldest, true)),
-            true if width >= 47 => cells.push((since, Tone::Plain, 8, true)),
+            true if width >= 47 && !expired => cells.push((since, Tone::Plain, 8, true)),
             true => {}
         }
         cells.push((graves, dead, 4, true));
+        if expired {
+            cells.push((missed, Tone::Plain, 7, true));
+        }
         if !narrow {
             cells.push((pace, Tone::Plain, rate, true));
         }
@@ -241,7 +263,8 @@ fn channels(sheet: &Sheet, model: &Model) -> List {
         cells
     };
     let titles = [
-        "CHANNEL", "STATE", "UNSENT", "SENDING", "OLDEST", "DEAD", "RATE", "DEPTH", "WHY",
+        "CHANNEL", "STATE", "UNSENT", "SENDING", "OLDEST", "DEAD", "EXPIRED", "RATE", "DEPTH",
+        "WHY",
     ];
     let title = line(
         theme,
@@ -259,6 +282,7 @@ fn channels(sheet: &Sheet, model: &Model) -> List {
             it.sending.to_string(),
             it.oldest.clone(),
             it.dead.to_string(),
+            it.expired.to_string(),
             it.rate.clone(),
             depths.concat(),
             it.why.clone(),

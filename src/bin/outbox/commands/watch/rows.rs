@@ -20,6 +20,7 @@ pub(super) struct Channel {
     pub(super) sending: u64,
     pub(super) oldest: String,
     pub(super) dead: u64,
+    pub(super) expired: u64,
     pub(super) rate: String,
     pub(super) depths: Vec<u64>,
     /// What needs a person, and what stops it; empty while messages flow.
@@ -57,6 +58,7 @@ pub(super) fn channels(model: &Model) -> Vec<Channel> {
                 None => "-".into(),
             },
             dead: it.counts.dead,
+            expired: it.counts.expired,
             rate: per_second(track.rate()),
             depths: track.depths().collect(),
             why: why(it, model),

@@ -1,5 +1,7 @@
 //! The view on screens of three sizes, and what keys do to it.
 
+mod columns;
+
 use std::time::Duration;
 
 use ratatui::Terminal;
@@ -111,28 +113,6 @@ fn eighty_columns_show_everything() {
     }
     assert!(lines.iter().any(|it| it.ends_with('█')), "{text}");
     assert!(lines[23].starts_with("p pause"), "{text}");
-}
-
-#[test]
-fn the_course_of_time_has_its_place_beside_long_names() {
-    let mut model = Model::new("till.db");
-    for second in 0..20 {
-        let mut look = look(second);
-        for channel in &mut look.stats.channels {
-            channel.channel = format!("{}-of-the-eastern-region", channel.channel);
-        }
-        model.seen(look, Duration::from_secs(second));
-    }
-    for width in [80, 100, 140] {
-        let lines = screen(&model, width, 24);
-        let text = lines.join("\n");
-        let title = lines.iter().find(|it| it.contains("CHANNEL"));
-        assert!(title.unwrap().contains("DEPTH"), "{text}");
-        let sales = lines.iter().find(|it| it.starts_with("  sales-of-"));
-        assert!(sales.unwrap().contains("▆▆"), "{text}");
-        let whole = text.contains("returns-of-the-eastern-region");
-        assert!(whole || width < 140, "cut beside empty columns:\n{text}");
-    }
 }
 
 #[test]
