@@ -386,12 +386,11 @@ impl Why {
                 "Programs as old as this one may not send it: start a newer one."
             }
             Reason::NoDrain if self.cause.is_some() => {
-                "Nobody has tried since: start the program that sends, or `outbox run`, as a user who may \
-                 write the file and its folder."
+                "Nobody has tried since: start the program that sends, as a user who may write the \
+                 file and its folder."
             }
             Reason::NoDrain => {
-                "Start the program that sends, or `outbox run`, as a user who may write the file and its \
-                 folder."
+                "Start the program that sends, as a user who may write the file and its folder."
             }
             Reason::Unrouted => "Give the channel a route, or cancel the message.",
             Reason::NoOther => {

@@ -208,6 +208,7 @@ fn nothing_is_held_while_a_pager_waits() {
          SELECT channel, 'offline', 1, last_error FROM outbox;
          INSERT INTO outbox (channel, dedupe_key, payload)
          SELECT channel, dedupe_key, 'other' FROM outbox WHERE true ON CONFLICT DO NOTHING;
+         INSERT INTO outbox (channel, payload) SELECT channel, 'waits' FROM outbox_channel;
          INSERT INTO outbox (channel, dedupe_key, payload, answer)
          VALUES ('a', 'long', hex(zeroblob(200000)), hex(zeroblob(200000)));",
     )
