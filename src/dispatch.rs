@@ -143,7 +143,31 @@ pub enum Outcome {
     Blocked(Failure),
 }
 
+/// Characters of what a person reads, and of a receiver's id, that are kept.
+const MAX_TEXT: usize = 1_000;
+/// Of a code.
+const MAX_CODE: usize = 100;
+
 impl Outcome {
+    /// The same, with texts as long as they are kept: a channel and each attempt store them.
+    pub(crate) fn bounded(&self) -> Self {
+        let mut outcome = self.clone();
+        match &mut outcome {
+            Self::Delivered(receipt) => {
+                if let Some(id) = &mut receipt.provider_id {
+                    cut(id, MAX_TEXT);
+                }
+            }
+            Self::Rejected(it) | Self::Retry(it) | Self::Unreachable(it) | Self::Blocked(it) => {
+                cut(&mut it.text, MAX_TEXT);
+                if it.code.len() > MAX_CODE {
+                    cut(it.code.to_mut(), MAX_CODE);
+                }
+            }
+        }
+        outcome
+    }
+
     /// Delivered, with nothing to remember of the answer.
     pub fn delivered() -> Self {
         Self::Delivered(Receipt::default())
@@ -170,7 +194,8 @@ impl Outcome {
     }
 }
 
-/// What a receiver said when it took a message.
+/// What a receiver said when it took a message. Of a longer `provider_id` the first 1,000 characters
+/// count.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Receipt {
@@ -202,9 +227,11 @@ impl Receipt {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Failure {
-    /// A stable, English-free code such as `refused`, `timeout` or `http_503`.
+    /// A stable, English-free code such as `refused`, `timeout` or `http_503`; its first 100
+    /// characters count.
     pub code: Cow<'static, str>,
-    /// What a person reads, innermost cause included. Never a credential.
+    /// What a person reads, innermost cause included. Never a credential. Its first 1,000 characters
+    /// count.
     pub text: String,
     /// The HTTP status, where there was one.
     pub status: Option<u16>,
@@ -263,6 +290,13 @@ impl Failure {
     pub fn local(mut self) -> Self {
         self.local = true;
         self
+    }
+}
+
+/// Leaves the first characters of a text.
+fn cut(text: &mut String, most: usize) {
+    if let Some((end, _)) = text.char_indices().nth(most) {
+        text.truncate(end);
     }
 }
 

@@ -77,6 +77,14 @@ pub enum Event {
         /// Why.
         error: String,
     },
+    /// A claim has passed on while its message was being sent: the call took too long, or the process
+    /// stood still. Another may send it; the worker counts as gone until the call returns.
+    Overrun {
+        /// The row.
+        id: i64,
+        /// Its channel.
+        channel: String,
+    },
     /// An answer came for a claim that had passed on to someone else.
     Late {
         /// The row.

@@ -143,6 +143,12 @@ impl Settings {
         millis(longest).max(HOLD_MAX).saturating_mul(2)
     }
 
+    /// Requests of the channel under way at once, at most.
+    pub(crate) fn requests_of(&self, channel: &str) -> usize {
+        let most = self.policy_of(channel).max_in_flight;
+        most.unwrap_or(self.workers).min(self.workers)
+    }
+
     /// Messages claimed and not yet settled, at most.
     pub(crate) fn capacity(&self) -> usize {
         self.workers * self.prefetch

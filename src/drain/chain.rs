@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
     use crate::dispatch::Delivery;
-    use crate::drain::flight::Lease;
+    use crate::drain::lease::Lease;
 
     fn run(number: u64) -> ClaimedRun {
         ClaimedRun {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::circuit::{Admission, Turn};
 use crate::dispatch::Delivery;
 use crate::drain::chain::Chain;
-use crate::drain::flight::{ClaimedRun, Launch, Lease};
+use crate::drain::flight::{ClaimedRun, Launch};
+use crate::drain::lease::Lease;
 use crate::drain::room::{Room, Share};
 use crate::drain::transact::{Channels, EXPIRE_STEP, Effects, Transact, Trouble};
 use crate::observer::Event;
@@ -33,7 +34,7 @@ impl Transact<'_> {
             state.mend_hold(self.at.wall);
             match state.admission(self.at.wall) {
                 Admission::Closed(_) => {}
-                Admission::Probe(_) if self.memory.flight.probing(&name) => {}
+                Admission::Probe(_) if self.memory.holds_probe(&name, self.settings) => {}
                 Admission::Probe(turn) => {
                     if let Some(mut share) = room.for_probe(under_way(&name).1 == 0) {
                         let before = share.messages;

@@ -2,103 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use crate::clock::{Instant, millis};
 use crate::dispatch::{Delivery, Outcome};
 use crate::drain::chain::{Chain, Follow};
-use crate::settings::MAX_LEASE;
+use crate::drain::lease::Lease;
+use crate::settings::{EXTRA, Settings};
 
 /// A wake lets another probe go when the one that is out has been for longer.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
-
-/// No honest lease ends later than this; one that does was given by a clock that has gone back since.
-pub(crate) fn horizon(now: i64) -> i64 {
-    now.saturating_add(2 * millis(MAX_LEASE))
-}
-
-/// How long a run may be sent, on both clocks: wall time is what other processes see, monotonic
-/// time is what a clock that was set back cannot stretch. Shared with the worker.
-#[derive(Debug)]
-pub(crate) struct Lease {
-    wall: AtomicI64,
-    monotonic: AtomicI64,
-    /// Monotonic milliseconds since when a message of the run is on the wire, or -1.
-    sending_since: AtomicI64,
-    recalled: AtomicBool,
-}
-
-impl Lease {
-    pub(crate) fn new(wall: i64, monotonic: Duration) -> Self {
-        Self {
-            wall: AtomicI64::new(wall),
-            monotonic: AtomicI64::new(millis(monotonic)),
-            sending_since: AtomicI64::new(-1),
-            recalled: AtomicBool::new(false),
-        }
-    }
-
-    /// Whether a message of the run may be sent: both clocks say that the claim is still ours, the
-    /// channel has not got into trouble since, and the message has not expired.
-    pub(crate) fn allows(&self, delivery: &Delivery, at: Instant) -> bool {
-        let in_time = delivery.expires_at.is_none_or(|it| at.wall < it);
-        in_time && self.left(at) > 0 && !self.recalled.load(Ordering::Acquire)
-    }
-
-    /// Nothing more of the run is sent; what is on the wire stays ours.
-    pub(crate) fn recall(&self) {
-        self.recalled.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn extend(&self, wall: i64, monotonic: Duration) {
-        self.wall.store(wall, Ordering::Release);
-        self.monotonic.store(millis(monotonic), Ordering::Release);
-    }
-
-    pub(crate) fn void(&self) {
-        self.extend(i64::MIN, Duration::ZERO);
-    }
-
-    pub(crate) fn sending(&self, since: Option<Duration>) {
-        self.sending_since
-            .store(since.map_or(-1, millis), Ordering::Release);
-    }
-
-    /// Whether the call under way has taken longer than `limit`.
-    fn overdue(&self, now: Duration, limit: Duration) -> bool {
-        let since = self.sending_since.load(Ordering::Acquire);
-        since >= 0 && millis(now).saturating_sub(since) > millis(limit)
-    }
-
-    /// Milliseconds that the call under way has taken.
-    fn sending_for(&self, now: Duration) -> i64 {
-        match self.sending_since.load(Ordering::Acquire) {
-            since if since >= 0 => millis(now).saturating_sub(since),
-            _ => 0,
-        }
-    }
-
-    /// Milliseconds until the first of both clocks says it is over. So it is where the clock has gone
-    /// so far back that others take it for abandoned.
-    fn left(&self, at: Instant) -> i64 {
-        let monotonic = self.monotonic.load(Ordering::Acquire);
-        let wall = self.wall.load(Ordering::Acquire);
-        if wall > horizon(at.wall) {
-            return 0;
-        }
-        monotonic
-            .saturating_sub(millis(at.monotonic))
-            .min(wall.saturating_sub(at.wall))
-    }
-
-    /// Whether it should be renewed: half of it is spent, or the wall clock went back and others
-    /// see it end in a future that no lease of ours reaches.
-    fn is_worn(&self, at: Instant, lease: Duration) -> bool {
-        let ahead = self.wall.load(Ordering::Acquire).saturating_sub(at.wall);
-        self.left(at) <= millis(lease) / 2 || ahead > millis(lease).saturating_add(1_000)
-    }
-}
 
 /// Messages claimed together for one worker, to be sent in this order.
 #[derive(Debug)]
@@ -211,6 +124,8 @@ pub(crate) struct Flight {
     beyond: usize,
     /// But for what is beyond.
     bytes: usize,
+    /// Calls that go on although their claim has passed on: each keeps a worker.
+    hung: Vec<(String, Arc<Lease>)>,
 }
 
 /// What a channel has under way.
@@ -295,8 +210,19 @@ impl Flight {
             return Vec::new();
         };
         flown.lease.void();
+        self.hung.retain(|(_, lease)| lease.is_sending());
+        if flown.lease.is_sending() {
+            self.hung.push((flown.channel, flown.lease));
+        }
         let next = flown.lane.and_then(|lane| lane.chain.end(false));
         next.map_or_else(Vec::new, ClaimedRun::give_back)
+    }
+
+    /// The message of a run that is on the wire, and its channel.
+    pub(crate) fn sending(&self, run: u64) -> Option<(i64, String)> {
+        let flown = self.runs.get(&run).filter(|it| it.lease.is_sending())?;
+        let (id, _) = flown.open.first()?;
+        Some((*id, flown.channel.clone()))
     }
 
     /// Everything not recorded yet, as broken off.
@@ -364,10 +290,30 @@ impl Flight {
         self.channels.keys().map(String::as_str)
     }
 
-    /// Runs and messages of one channel.
+    /// Runs and messages of one channel. A call that hangs counts as one until it returns.
     pub(crate) fn of(&self, channel: &str) -> (usize, usize) {
+        let hung = self.hung(Some(channel));
         let load = self.channels.get(channel);
-        load.map_or((0, 0), |load| (load.runs.len(), load.messages))
+        load.map_or((hung, hung), |load| {
+            (load.runs.len() + hung, load.messages + hung)
+        })
+    }
+
+    /// Workers that are kept by calls whose claim has passed on: of a channel, or of all.
+    pub(crate) fn hung(&self, channel: Option<&str>) -> usize {
+        let of = |name: &str| channel.is_none_or(|it| it == name);
+        let hung = self.hung.iter();
+        hung.filter(|(name, lease)| of(name) && lease.is_sending())
+            .count()
+    }
+
+    /// Whether what waits in the channel waits for calls that hang: they keep all workers that it
+    /// could have.
+    pub(crate) fn is_stuck(&self, channel: &str, settings: &Settings) -> bool {
+        let (own, all) = (self.hung(Some(channel)), self.hung(None));
+        own >= settings.requests_of(channel)
+            || (all >= settings.workers && own > 0)
+            || all >= settings.workers + EXTRA
     }
 
     fn runs_of(&self, channel: &str) -> impl Iterator<Item = (u64, &Flown)> {

@@ -188,9 +188,8 @@ impl Memory {
 
     /// Messages the channel may claim ahead at most, whoever else wants some.
     pub(crate) fn ceiling(&self, channel: &str, settings: &Settings) -> usize {
-        let policy = settings.policy_of(channel);
-        let requests = policy.max_in_flight.unwrap_or(settings.workers);
-        requests.min(settings.workers) * settings.prefetch
+        let requests = settings.requests_of(channel);
+        requests.saturating_sub(self.flight.hung(Some(channel))) * settings.prefetch
     }
 
     /// Messages the channel's rate allows now; the last one counts when it is whole.
@@ -224,11 +223,22 @@ impl Memory {
     }
 
     /// Whether a probe of the channel is due and could be claimed.
-    pub(crate) fn may_probe(&self, channel: &str, room: &Room, now: i64) -> bool {
+    pub(crate) fn may_probe(
+        &self,
+        channel: &str,
+        room: &Room,
+        settings: &Settings,
+        now: i64,
+    ) -> bool {
         let known = self.channels.get(channel);
         let due = known.is_some_and(|it| matches!(it.admission(now), Admission::Probe(_)));
         let alone = self.flight.of(channel).1 == 0;
-        due && !self.flight.probing(channel) && room.for_probe(alone).is_some()
+        due && !self.holds_probe(channel, settings) && room.for_probe(alone).is_some()
+    }
+
+    /// Whether no probe may go: one is out, or nobody is left to send it.
+    pub(crate) fn holds_probe(&self, channel: &str, settings: &Settings) -> bool {
+        self.flight.probing(channel) || self.flight.is_stuck(channel, settings)
     }
 
     /// When the next suspect may be taken, on the monotonic clock. Those that may be taken already
@@ -313,8 +323,13 @@ impl Memory {
                 flown.lease.extend(wall, monotonic);
             }
         }
-        let lost = changes.lost.into_iter();
-        let given_back = lost.flat_map(|run| self.flight.lose(run)).collect();
+        let mut given_back = Vec::new();
+        for run in changes.lost {
+            if let Some((id, channel)) = self.flight.sending(run) {
+                self.notices.push(Event::Overrun { id, channel });
+            }
+            given_back.extend(self.flight.lose(run));
+        }
         for (run, launch) in runs.iter().zip(changes.launched) {
             self.flight.launch(run, launch);
             self.next_run = self.next_run.max(run.number + 1);

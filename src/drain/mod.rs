@@ -5,8 +5,10 @@
 
 mod chain;
 mod claiming;
+mod connection;
 mod flight;
 mod guard;
+mod lease;
 mod log;
 mod look;
 mod memory;
@@ -22,18 +24,19 @@ mod write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, Row};
+use rusqlite::{Connection, ErrorCode};
 
 use crate::clock::{Clock, Dice, Instant, millis};
 use crate::dispatch::{DeliveredHook, Dispatcher};
 use crate::error::{Error, Result};
 use crate::observer::Event;
-use crate::settings::{Settings, SettleSync};
+use crate::settings::Settings;
 use crate::store::{channel, upkeep};
 
 pub(crate) use chain::{Chain, Follow};
-pub(crate) use flight::{ClaimedRun, Lease, Report, Told};
+use connection::Manners;
+pub(crate) use flight::{ClaimedRun, Report, Told};
+pub(crate) use lease::Lease;
 use log::Log;
 use look::Seen;
 use memory::{Memory, Pull};
@@ -138,18 +141,7 @@ impl Drainer {
         hook: Option<Arc<DeliveredHook>>,
         instance: Arc<str>,
     ) -> Result<Self> {
-        conn.busy_handler(Some(be_patient))?;
-        conn.set_prepared_statement_cache_capacity(64);
-        // Else SQLite looks at the value of a LIMIT and prepares the statement anew for each.
-        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-        let is_wal = is_wal(&conn)?;
-        let lazy_sync = settings.settle_sync == SettleSync::Normal && is_wal;
-        if lazy_sync {
-            conn.pragma_update(None, "synchronous", "NORMAL")?;
-        }
-        if is_wal {
-            checkpoint_early(&conn)?;
-        }
+        let Manners { is_wal, lazy_sync } = connection::prepare(&conn, settings.settle_sync)?;
         let at = Instant::read(clock.as_ref());
         let channels = channel::load_all(&conn)?;
         // One that lies more than a year ahead was stamped by a clock that has been mended since.
@@ -261,6 +253,19 @@ impl Drainer {
     /// Whether nothing is claimed and nothing waits to be recorded.
     pub(crate) fn is_empty(&self) -> bool {
         self.memory.flight.messages() == 0 && self.reports.is_empty()
+    }
+
+    /// Whether calls whose claim has passed on keep all workers.
+    pub(crate) fn all_hang(&self) -> bool {
+        self.memory.flight.hung(None) >= self.settings.workers
+    }
+
+    /// Channels in which what waits would wait for calls that hang.
+    pub(crate) fn stuck(&self) -> Vec<String> {
+        let flight = &self.memory.flight;
+        let stuck = |name: &&str| flight.is_stuck(name, &self.settings);
+        let names = flight.channels().filter(stuck);
+        names.map(String::from).collect()
     }
 
     /// Messages under way or waiting to be recorded.
@@ -413,33 +418,10 @@ impl Drainer {
     }
 }
 
-/// Small steps, so that the drain meets the moment in which an application that commits one after
-/// the other leaves the lock, and an end soon, so that it can do other things meanwhile: 50 ms.
-fn be_patient(tries: i32) -> bool {
-    crate::clock::pause(Duration::from_micros(200));
-    tries < 250
-}
-
-/// Carries the log over into the file at half the size at which other connections would, outside of
-/// the lock: so the drain waits for it and not the application. Who has turned it off wants none.
-fn checkpoint_early(conn: &Connection) -> Result<()> {
-    let pages: i64 = conn.pragma_query_value(None, "wal_autocheckpoint", |row| row.get(0))?;
-    if pages > 1 {
-        let set = |row: &Row<'_>| row.get::<_, i64>(0);
-        conn.pragma_update_and_check(None, "wal_autocheckpoint", pages / 2, set)?;
-    }
-    Ok(())
-}
-
 fn data_version(conn: &Connection) -> Result<i64> {
     Ok(conn
         .prepare_cached("PRAGMA data_version")?
         .query_row([], |row| row.get(0))?)
-}
-
-fn is_wal(conn: &Connection) -> Result<bool> {
-    let mode: String = conn.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
-    Ok(mode.eq_ignore_ascii_case("wal"))
 }
 
 fn is_constraint(error: &rusqlite::Error) -> bool {

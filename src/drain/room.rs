@@ -36,6 +36,10 @@ impl Room {
         batch: usize,
     ) -> Self {
         let (mut inside, mut beyond) = flight.inside_and_beyond();
+        // A worker that hangs is none, and a thread beyond them that hangs is none either.
+        let hung = flight.hung(None);
+        let capacity = settings.workers.saturating_sub(hung) * settings.prefetch;
+        beyond += hung.saturating_sub(settings.workers);
         let mut probes = flight.probes();
         for (run, id) in landed {
             let run = flight.get(run);
@@ -49,7 +53,7 @@ impl Room {
             probes = probes.saturating_sub(usize::from(run.probe));
         }
         Self {
-            messages: settings.capacity().saturating_sub(inside).min(batch),
+            messages: capacity.saturating_sub(inside).min(batch),
             bytes: MAX_BYTES.saturating_sub(flight.bytes_inside()),
             extra: EXTRA.saturating_sub(beyond),
             probes: (EXTRA + settings.workers / 2).saturating_sub(probes),

@@ -94,7 +94,7 @@ impl Transact<'_> {
         let state = channels.get(name)?;
         note_skew(state, outcome, self.at.wall);
         let verdict = judge(
-            Some(outcome.clone()),
+            Some(outcome.bounded()),
             facts,
             state,
             policy,

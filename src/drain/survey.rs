@@ -9,7 +9,7 @@ use crate::circuit::{Admission, Channel};
 use crate::clock::{Instant, millis};
 use crate::dispatch::Dispatcher;
 use crate::drain::CHANNELS;
-use crate::drain::flight::horizon;
+use crate::drain::lease::horizon;
 use crate::drain::look::{Look, Seen};
 use crate::drain::memory::Memory;
 use crate::drain::room::Room;
@@ -220,7 +220,9 @@ impl Visit<'_> {
     }
 
     fn name_probe(&mut self, name: String) -> bool {
-        let may = self.memory.may_probe(&name, &self.room, self.at.wall);
+        let may = self
+            .memory
+            .may_probe(&name, &self.room, self.settings, self.at.wall);
         if may {
             self.room.probes -= 1;
             self.look.names.push(name);
@@ -243,7 +245,7 @@ impl Visit<'_> {
                 self.seen.is_due(until, now);
                 false
             }
-            (Admission::Probe(_), Some(due)) if !self.memory.flight.probing(name) => {
+            (Admission::Probe(_), Some(due)) if !self.memory.holds_probe(name, self.settings) => {
                 self.seen.is_due(due, now)
             }
             (Admission::Open, Some(due))

@@ -253,8 +253,7 @@ impl Engine<'_> {
             match run.fall_in() {
                 Follow::Waits => {}
                 Follow::Goes(run) => {
-                    let policy = self.settings.policy_of(&run.channel);
-                    let most = policy.max_in_flight.unwrap_or(self.settings.workers);
+                    let most = self.settings.requests_of(&run.channel);
                     runs.push((run, most));
                 }
                 Follow::GoesBack(run) => self.release(vec![run]),
@@ -263,8 +262,12 @@ impl Engine<'_> {
         for _ in 0..shop.work.push(runs, self.settings.workers) {
             start(shop, spawn);
         }
-        // None could be started before, or all have gone.
-        if shop.work.is_stranded() {
+        // It goes to whoever is well.
+        for channel in self.drainer.stuck() {
+            self.release(shop.work.withdraw(&channel));
+        }
+        let workers = self.settings.workers;
+        if shop.work.is_stranded(workers, self.drainer.all_hang()) {
             start(shop, spawn);
         }
         shop.low_water
@@ -400,6 +403,10 @@ fn log_event(event: &Event) {
         }
         Event::HookFailed { id, error } => {
             log::error!(target: EVENTS, "message {id} was delivered, but on_delivered failed: {error}");
+        }
+        Event::Overrun { id, channel } => {
+            let channel = printable_name(channel);
+            log::warn!(target: EVENTS, "{channel}: message {id} is still being sent although its claim has passed on");
         }
         Event::Late { id, delivered } => {
             log::info!(target: MESSAGES, "message {id}: an answer came late (delivered: {delivered})");

@@ -97,11 +97,13 @@ impl Work {
         wanted
     }
 
-    /// Whether runs wait and there is no thread at all; counts the one to be started.
-    pub(crate) fn is_stranded(&self) -> bool {
+    /// Whether runs wait that no thread will take: none could be started before, all have gone, or
+    /// `all_hang`. Counts the one to be started.
+    pub(crate) fn is_stranded(&self, workers: usize, all_hang: bool) -> bool {
         let mut inner = self.lock();
-        let waiting = inner.queues.iter().any(|it| !it.runs.is_empty());
-        let stranded = waiting && inner.threads == 0;
+        let waits = |it: &Queue| it.running == 0 && !it.runs.is_empty();
+        let extra = all_hang && inner.idle == 0 && inner.threads < workers + EXTRA;
+        let stranded = (inner.threads == 0 || extra) && inner.queues.iter().any(waits);
         inner.threads += usize::from(stranded);
         stranded
     }

@@ -153,6 +153,9 @@ impl Inline {
                 Follow::GoesBack(run) => self.reports.extend(run.give_back()),
             }
         }
+        for channel in self.drainer.stuck() {
+            self.give_back(|held| held.channel == channel);
+        }
         Ok(Step {
             events: cycle.events,
             dispatched,

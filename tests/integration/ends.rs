@@ -8,8 +8,8 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::{
-    ChannelState, Clock, Delivery, Dispatcher, Ended, Error, Event, Message, Options, Outbox,
-    Outcome, Router, Run, Settings, Status, SystemClock,
+    ChannelState, Clock, Delivery, Dispatcher, Ended, Error, Event, Failure, Message, Options,
+    Outbox, Outcome, Pump, Receipt, Router, Run, Settings, Status, SystemClock,
 };
 
 use crate::fixture::{Till, column, nap, one, put};
@@ -656,4 +656,119 @@ fn what_a_stopping_pump_does_not_hand_out_was_not_refused() {
     assert_eq!(one(&till.sql(), "SELECT count(*) FROM outbox_attempt"), "0");
     let again = outbox.drain(&|_: &Delivery| Ok(Outcome::delivered()));
     assert_eq!(again.unwrap().sent, 4, "due at once");
+}
+
+/// Takes twenty messages; then calls of `sales` do not return until they are let go.
+struct Sticks {
+    taken: AtomicUsize,
+    sticks: Receiver<()>,
+}
+
+impl Dispatcher for Sticks {
+    fn dispatch(&self, delivery: &Delivery) -> anyhow::Result<Outcome> {
+        let warm = self.taken.fetch_add(1, Ordering::SeqCst) < 20;
+        if !warm && delivery.channel == "sales" {
+            let _ = self.sticks.recv();
+        }
+        Ok(Outcome::delivered())
+    }
+
+    fn time_limit(&self, _: &str) -> Duration {
+        Duration::from_secs(1)
+    }
+}
+
+fn sticking(outbox: &Outbox) -> (Pump, Sender<()>) {
+    let (let_go, sticks) = bounded(0);
+    let taken = AtomicUsize::new(0);
+    let settings = Settings::new().lease(Duration::from_secs(1));
+    let pump = outbox.pump(Sticks { taken, sticks }).settings(settings);
+    (pump.start().unwrap(), let_go)
+}
+
+/// A process whose four workers hung renewed what it had claimed behind them for ever.
+#[test]
+fn what_waits_behind_calls_that_do_not_return_goes_to_a_process_that_is_well() {
+    for keys in [0, 7] {
+        let till = Till::new();
+        let (outbox, events) = observed(&till, Outbox::options());
+        for n in 0..200 {
+            let sale = Message::text("sales", n.to_string());
+            let sale = match keys {
+                0 => sale,
+                keys => sale.ordering_key(format!("c{}", n % keys)),
+            };
+            put(&outbox, &sale).unwrap();
+        }
+        let (pump, let_go) = sticking(&outbox);
+        let overrun = |event| matches!(event, Event::Overrun { .. }).then_some(());
+        (0..4).for_each(|_| heard(&events, overrun));
+        // What is not on the wire is free at once.
+        wait_until("given back", || outbox.stats().unwrap().total.sending <= 4);
+        let well = till.open();
+        let receiver = |_: &Delivery| Ok(Outcome::delivered());
+        let well = well.pump(receiver).start().unwrap();
+        wait_until("all of it", || outbox.unsent().unwrap() == 0);
+        well.stop(HANG).unwrap();
+        // With keys, what was claimed with the one that is on the wire.
+        let lost = "SELECT count(*) FROM outbox_attempt WHERE outcome = 'lost'";
+        let lost: usize = one(&till.sql(), lost).parse().unwrap();
+        assert!(
+            (4..=if keys == 0 { 4 } else { 64 }).contains(&lost),
+            "{lost}"
+        );
+
+        // Those that were gone are back.
+        drop(let_go);
+        fill(&outbox, 20);
+        wait_until("all of it", || outbox.unsent().unwrap() == 0);
+        pump.stop(HANG).unwrap();
+    }
+}
+
+#[test]
+fn calls_that_do_not_return_keep_no_other_channel_waiting() {
+    let till = Till::new();
+    let (outbox, events) = observed(&till, Outbox::options());
+    let of = |channel: &str| {
+        let messages = vec![Message::text(channel, "x"); 100];
+        let put = outbox.transaction(|tx| outbox.enqueue_all(tx, &messages));
+        assert!(put.unwrap().iter().all(Result::is_ok));
+    };
+    of("sales");
+    of("stock");
+    let (pump, let_go) = sticking(&outbox);
+    let overrun = |event| matches!(event, Event::Overrun { .. }).then_some(());
+    (0..4).for_each(|_| heard(&events, overrun));
+    of("prices");
+    let sent = "SELECT count(*) FROM outbox WHERE channel <> 'sales' AND status = 'sent'";
+    wait_until("the others", || one(&till.sql(), sent) == "200");
+    drop(let_go);
+    wait_until("all of it", || outbox.unsent().unwrap() == 0);
+    pump.stop(HANG).unwrap();
+}
+
+/// They were kept whole in the channel and in each attempt.
+#[test]
+fn what_a_dispatcher_says_is_kept_up_to_a_bound() {
+    let till = Till::new();
+    let outbox = till.open();
+    let long = "ü".repeat(1 << 20);
+    let receiver = |delivery: &Delivery| {
+        Ok(match delivery.payload.as_slice() {
+            b"0" => Outcome::Delivered(Receipt::with_id(long.clone())),
+            _ => Outcome::Blocked(Failure::new(long.clone(), long.clone())),
+        })
+    };
+    for payload in ["0", "1"] {
+        put(&outbox, &Message::text("sales", payload)).unwrap();
+        outbox.drain(&receiver).unwrap();
+    }
+    let kept = "SELECT max(length(reason)) || ' ' || max(length(reason_code)) FROM outbox_channel
+        UNION ALL SELECT max(length(error)) || ' ' || max(length(outcome)) FROM outbox_attempt
+        UNION ALL SELECT max(length(last_error)) || ' ' || max(length(provider_id)) FROM outbox";
+    assert_eq!(
+        column(&till.sql(), kept),
+        ["1000 100", "1000 100", "1000 1000"]
+    );
 }

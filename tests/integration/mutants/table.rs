@@ -25,6 +25,7 @@ const SCHEMA: &str = "schema.sql";
 const SETTLE: &str = "src/store/settle.rs";
 const TRANSACT: &str = "src/drain/transact.rs";
 const FLIGHT: &str = "src/drain/flight.rs";
+const LEASE: &str = "src/drain/lease.rs";
 const CIRCUIT: &str = "src/circuit.rs";
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -158,7 +159,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a worker does not look at its lease",
         changes: &[change(
-            FLIGHT,
+            LEASE,
             "in_time && self.left(at) > 0 && ",
             "in_time && ",
         )],
@@ -166,7 +167,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a worker does not look at the expiry",
         changes: &[change(
-            FLIGHT,
+            LEASE,
             "delivery.expires_at.is_none_or(|it| at.wall < it)",
             "delivery.expires_at.is_none_or(|_| true)",
         )],
@@ -356,7 +357,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a run goes on although its channel got into trouble",
         changes: &[change(
-            FLIGHT,
+            LEASE,
             "self.recalled.store(true, Ordering::Release);",
             "self.recalled.store(false, Ordering::Release);",
         )],
