@@ -255,11 +255,6 @@ impl Drainer {
         self.memory.flight.messages() == 0 && self.reports.is_empty()
     }
 
-    /// Whether calls whose claim has passed on keep all workers.
-    pub(crate) fn all_hang(&self) -> bool {
-        self.memory.flight.hung(None) >= self.settings.workers
-    }
-
     /// Channels in which what waits would wait for calls that hang.
     pub(crate) fn stuck(&self) -> Vec<String> {
         let flight = &self.memory.flight;

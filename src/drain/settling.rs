@@ -198,9 +198,10 @@ impl Transact<'_> {
             id: delivery.id,
             claims: i64::from(delivery.attempt),
         };
-        // A hook that committed took this verdict with it: the second time it stands already.
+        // A hook that committed took this verdict with it, and what the message's own hook wrote.
         if !self.memory.hookless.is_empty() && settle::was_recorded(self.conn, claim)? {
-            return self.delivered(delivery, receipt, effects);
+            let error = self.memory.hookless.get(&delivery.id).cloned();
+            return self.tell_delivered(delivery, receipt, error, effects);
         }
         effects.events.push(Event::Late {
             id: delivery.id,
@@ -229,6 +230,17 @@ impl Transact<'_> {
         receipt: &Receipt,
         effects: &mut Effects,
     ) -> Result<(), Trouble> {
+        let error = self.run_hook(delivery, receipt)?;
+        self.tell_delivered(delivery, receipt, error, effects)
+    }
+
+    fn tell_delivered(
+        &self,
+        delivery: &Delivery,
+        receipt: &Receipt,
+        hook_failed: Option<String>,
+        effects: &mut Effects,
+    ) -> Result<(), Trouble> {
         *effects
             .changes
             .delivered
@@ -239,7 +251,7 @@ impl Transact<'_> {
             channel: delivery.channel.clone(),
             provider_id: receipt.provider_id.clone(),
         });
-        if let Some(error) = self.run_hook(delivery, receipt)? {
+        if let Some(error) = hook_failed {
             self.guarded(delivery.id, effects, |_| {
                 settle::note_hook_failure(self.conn, delivery.id, &error)
             })?;

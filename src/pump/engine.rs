@@ -259,16 +259,14 @@ impl Engine<'_> {
                 Follow::GoesBack(run) => self.release(vec![run]),
             }
         }
+        // Also where there is nothing new: a channel may have lost its thread to another, and
+        // threads that could not be started, or have gone, are missing still.
         for _ in 0..shop.work.push(runs, self.settings.workers) {
             start(shop, spawn);
         }
         // It goes to whoever is well.
         for channel in self.drainer.stuck() {
             self.release(shop.work.withdraw(&channel));
-        }
-        let workers = self.settings.workers;
-        if shop.work.is_stranded(workers, self.drainer.all_hang()) {
-            start(shop, spawn);
         }
         shop.low_water
             .store(self.drainer.reports_to_low_water(), Ordering::Release);

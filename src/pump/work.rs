@@ -35,6 +35,11 @@ struct Queue {
 }
 
 impl Queue {
+    /// Nothing of the channel is under way, and something waits.
+    fn is_alone(&self) -> bool {
+        self.running == 0 && !self.runs.is_empty()
+    }
+
     fn is_over(&self) -> bool {
         self.running == 0 && self.runs.is_empty()
     }
@@ -48,8 +53,7 @@ pub(crate) struct Done {
 }
 
 impl Inner {
-    /// Whether another thread should be started for it, which is then counted.
-    fn queue(&mut self, run: ClaimedRun, most: usize, workers: usize) -> bool {
+    fn queue(&mut self, run: ClaimedRun, most: usize) {
         let known = self.queues.iter().position(|it| it.channel == run.channel);
         let at = known.unwrap_or_else(|| {
             self.queues.push(Queue {
@@ -60,16 +64,38 @@ impl Inner {
             });
             self.queues.len() - 1
         });
-        let mut alone = false;
         if let Some(queue) = self.queues.get_mut(at) {
             queue.runs.push_back(run);
-            alone = queue.running == 0 && queue.runs.len() == 1;
         }
+    }
+
+    /// How many more threads should be started, which are then counted.
+    fn wanted(&mut self, workers: usize) -> usize {
         let waiting: usize = self.queues.iter().map(|it| it.runs.len()).sum();
-        let extra = alone && self.threads < workers + EXTRA;
-        let wanted = self.idle < waiting && (self.threads < workers || extra);
-        self.threads += usize::from(wanted);
+        let waiting = waiting.saturating_sub(self.idle);
+        let regular = workers.saturating_sub(self.threads).min(waiting);
+        let alone = self.queues.iter().filter(|it| it.is_alone()).count();
+        let alone = alone.saturating_sub(self.idle + regular);
+        let extra = (workers + EXTRA).saturating_sub(self.threads + regular);
+        let wanted = regular + extra.min(alone);
+        self.threads += wanted;
         wanted
+    }
+
+    /// The run to be sent next: of the channel that has the fewest under way. While `workers` are
+    /// busy, of one that has none.
+    fn take(&mut self, workers: usize) -> Option<ClaimedRun> {
+        let busy: usize = self.queues.iter().map(|it| it.running).sum();
+        let free = |it: &&mut Queue| {
+            !it.runs.is_empty() && it.running < it.most && (it.running == 0 || busy < workers)
+        };
+        let queue = self
+            .queues
+            .iter_mut()
+            .filter(free)
+            .min_by_key(|it| it.running)?;
+        queue.running += 1;
+        queue.runs.pop_front()
     }
 }
 
@@ -80,32 +106,20 @@ impl Work {
 
     /// Queues runs, each with what its channel may have under way at once. Returns how many more
     /// threads should be started: there are fewer than `workers`, or a channel has nothing under way
-    /// and every thread is busy with other channels.
+    /// and every thread is busy with others.
     pub(crate) fn push(&self, runs: Vec<(ClaimedRun, usize)>, workers: usize) -> usize {
         let mut inner = self.lock();
         // All at once, then whoever sleeps is woken: one by one, each would wake for a single run.
         let woken = inner.idle.min(runs.len());
-        let wanted = runs
-            .into_iter()
-            .map(|(run, most)| inner.queue(run, most, workers))
-            .filter(|wanted| *wanted)
-            .count();
+        for (run, most) in runs {
+            inner.queue(run, most);
+        }
+        let wanted = inner.wanted(workers);
         drop(inner);
         for _ in 0..woken {
             self.changed.notify_one();
         }
         wanted
-    }
-
-    /// Whether runs wait that no thread will take: none could be started before, all have gone, or
-    /// `all_hang`. Counts the one to be started.
-    pub(crate) fn is_stranded(&self, workers: usize, all_hang: bool) -> bool {
-        let mut inner = self.lock();
-        let waits = |it: &Queue| it.running == 0 && !it.runs.is_empty();
-        let extra = all_hang && inner.idle == 0 && inner.threads < workers + EXTRA;
-        let stranded = (inner.threads == 0 || extra) && inner.queues.iter().any(waits);
-        inner.threads += usize::from(stranded);
-        stranded
     }
 
     /// A thread that was asked for could not be started, or has ended.
@@ -131,15 +145,8 @@ impl Work {
             }
         }
         loop {
-            let free = |queue: &&mut Queue| queue.running < queue.most && !queue.runs.is_empty();
-            let fewest = inner
-                .queues
-                .iter_mut()
-                .filter(free)
-                .min_by_key(|it| it.running);
-            if let Some(queue) = fewest {
-                queue.running += 1;
-                return queue.runs.pop_front();
+            if let Some(run) = inner.take(workers) {
+                return Some(run);
             }
             if inner.closed || inner.threads > workers {
                 inner.threads = inner.threads.saturating_sub(1);

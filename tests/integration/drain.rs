@@ -12,7 +12,7 @@ use sqlite_outbox::{
 };
 use tempfile::TempDir;
 
-use crate::fixture::Till;
+use crate::fixture::{Till, column};
 
 fn outbox() -> (TempDir, Outbox) {
     let dir = tempfile::tempdir().unwrap();
@@ -351,6 +351,30 @@ fn a_hook_that_ends_the_transaction_loses_its_own_writes_only() {
     let report = outbox.drain(&receiver).unwrap();
     assert_eq!((report.sent, report.unsent), (3, 0));
     assert_eq!(calls.load(Ordering::SeqCst), 3);
+}
+
+/// Those settled before it in the same transaction, which it committed, had their hooks run twice.
+#[test]
+fn a_hook_that_commits_makes_no_other_hook_run_again() {
+    let till = Till::with("CREATE TABLE ledger (key TEXT)");
+    let outbox = Outbox::options()
+        .on_delivered(|tx, delivery, _| {
+            tx.execute("INSERT INTO ledger VALUES (?1)", [&delivery.dedupe_key])?;
+            if delivery.dedupe_key.ends_with('3') {
+                tx.execute_batch("COMMIT")?;
+            }
+            Ok(())
+        })
+        .open(&till.path)
+        .unwrap();
+    enqueue(
+        &outbox,
+        (0..6).map(|n| Message::text("sales", "x").dedupe_key(format!("k{n}"))),
+    );
+    let receiver = |_: &Delivery| Ok(Outcome::delivered());
+    assert_eq!(outbox.drain(&receiver).unwrap().sent, 6);
+    let ledger = column(&till.sql(), "SELECT key FROM ledger ORDER BY key");
+    assert_eq!(ledger, ["k0", "k1", "k2", "k3", "k4", "k5"]);
 }
 
 #[test]

@@ -772,3 +772,37 @@ fn what_a_dispatcher_says_is_kept_up_to_a_bound() {
         ["1000 100", "1000 100", "1000 1000"]
     );
 }
+
+/// Each took a thread for its first message and another for its second, until there was none left.
+#[test]
+fn thirty_receivers_that_hang_keep_no_other_channel_waiting() {
+    let till = Till::new();
+    let outbox = till.open();
+    let of = |channel: String, messages| {
+        let messages = vec![Message::text(channel, "x"); messages];
+        let put = outbox.transaction(|tx| outbox.enqueue_all(tx, &messages));
+        assert!(put.unwrap().iter().all(Result::is_ok));
+    };
+    (0..30).for_each(|n| of(format!("hangs-{n}"), 20));
+    let hanging = Arc::new(AtomicUsize::new(0));
+    let (let_go, hangs) = bounded::<()>(0);
+    let calls = Arc::clone(&hanging);
+    let pump = outbox
+        .pump(move |delivery: &Delivery| {
+            if delivery.channel.starts_with("hangs") {
+                calls.fetch_add(1, Ordering::SeqCst);
+                let _ = hangs.recv();
+            }
+            Ok(Outcome::delivered())
+        })
+        .start()
+        .unwrap();
+    wait_until("all hang", || hanging.load(Ordering::SeqCst) == 30);
+    (0..5).for_each(|n| of(format!("well-{n}"), 40));
+    let sent = "SELECT count(*) FROM outbox WHERE channel > 'i' AND status = 'sent'";
+    wait_until("the others", || one(&till.sql(), sent) == "200");
+    assert_eq!(hanging.load(Ordering::SeqCst), 30, "no channel has two");
+    drop(let_go);
+    wait_until("all of it", || outbox.unsent().unwrap() == 0);
+    pump.stop(HANG).unwrap();
+}

@@ -281,8 +281,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         changes: &[
             change(
                 "src/drain/memory.rs",
-                "requests.min(settings.workers) * settings.prefetch",
-                "requests.min(settings.workers) * settings.prefetch * 1000",
+                "requests.saturating_sub(self.flight.hung(Some(channel))) * settings.prefetch",
+                "requests.saturating_sub(self.flight.hung(Some(channel))) * settings.prefetch * 1000",
             ),
             change(
                 "src/settings.rs",

@@ -63,12 +63,12 @@ fn a_pump_on_a_failing_disk_sends_nothing_more_and_goes_on_when_the_disk_does() 
     for (calls, trouble) in troubles {
         let (till, vfs, counter) = (Till::new(), Vfs::register(), Counter::default());
         let outbox = Outbox::options().vfs(vfs.name()).open(&till.path).unwrap();
-        fill(&outbox, 200);
+        fill(&outbox, 100);
         let settings = Settings::default().workers(2).prefetch(8);
         let receiver = counter.clone();
         // So slow that the pump hears of the trouble before all that it has claimed is sent.
         let pump = outbox.pump(move |it: &Delivery| {
-            nap(15);
+            nap(40);
             receiver.take(it)
         });
         let pump = pump.settings(settings).start().unwrap();
@@ -100,7 +100,7 @@ fn a_pump_on_a_failing_disk_sends_nothing_more_and_goes_on_when_the_disk_does() 
         wait_until("all sent", || outbox.unsent().is_ok_and(|it| it == 0));
         assert_eq!(
             (counter.keys(), counter.calls()),
-            (200, 200),
+            (100, 100),
             "{trouble:?}: once each"
         );
         assert_eq!(pump.health().error, None, "{trouble:?}");
