@@ -294,6 +294,12 @@ impl<'a> Operator<'a> {
         Ok(ids)
     }
 
+    /// The highest id that was ever given in this file, 0 where none was: what is enqueued from now on
+    /// gets a higher one. See [`Selection::up_to`].
+    pub fn highest_id(&self) -> Result<i64> {
+        select::highest(&*self.outbox.shared().reader()?)
+    }
+
     /// How many messages are selected at this moment. Changes nothing.
     pub fn count(&self, selection: &Selection) -> Result<u64> {
         Ok(self.selected(selection)?.len() as u64)
@@ -307,7 +313,7 @@ impl<'a> Operator<'a> {
 
     /// Removes what was sent, expired or cancelled at least this long ago, with its attempts;
     /// returns how many messages. Nothing unsent and no dead letter is ever removed, nor a message
-    /// whose key is in an open [`Conflict`](crate::Conflict).
+    /// whose key is in an open [`Conflict`](crate::Conflict), nor what was enqueued after it began.
     ///
     /// Removed messages free their dedupe keys. The file does not shrink by itself; the space is
     /// used again.

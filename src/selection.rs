@@ -6,7 +6,7 @@ use crate::entry::Status;
 /// [`Operator::cancel_all`](crate::Operator::cancel_all),
 /// [`Operator::send_all_again`](crate::Operator::send_all_again) and
 /// [`Operator::count`](crate::Operator::count). Default: all dead letters. Each condition narrows
-/// the choice.
+/// the choice. What is enqueued after a call began is never chosen by it.
 ///
 /// ```
 /// # use sqlite_outbox::Selection;
@@ -21,6 +21,7 @@ pub struct Selection {
     pub(crate) error: Option<String>,
     pub(crate) since: Option<i64>,
     pub(crate) before: Option<i64>,
+    pub(crate) up_to: Option<i64>,
     pub(crate) web_page: bool,
 }
 
@@ -34,6 +35,7 @@ impl Default for Selection {
             error: None,
             since: None,
             before: None,
+            up_to: None,
             web_page: false,
         }
     }
@@ -88,6 +90,13 @@ impl Selection {
     /// What is still unsent counts from its enqueue.
     pub fn before(mut self, at: i64) -> Self {
         self.before = Some(at);
+        self
+    }
+
+    /// Only those with this id or a lower one, so those that were enqueued until then: with
+    /// [`Operator::highest_id`](crate::Operator::highest_id), what is there when several calls begin.
+    pub fn up_to(mut self, id: i64) -> Self {
+        self.up_to = Some(id);
         self
     }
 

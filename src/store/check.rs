@@ -226,13 +226,6 @@ pub(crate) const TAKE_BACK_IDS: &str = "DELETE FROM outbox WHERE id >= 450359962
     ('sent', 'expired', 'cancelled'); UPDATE sqlite_sequence SET seq = (SELECT coalesce(max(id), 0) \
     FROM outbox) WHERE name = 'outbox'";
 
-/// The highest id that was ever given.
-pub(crate) fn highest(conn: &Connection) -> Result<i64> {
-    let sql = "SELECT max(coalesce((SELECT max(id) FROM outbox), 0),
-                          coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'outbox'), 0))";
-    Ok(conn.query_row(sql, [], |row| row.get(0))?)
-}
-
 /// When the newest message was enqueued.
 pub(crate) fn newest(conn: &Connection) -> Result<Option<i64>> {
     Ok(upkeep::newest_enqueue(conn)?)

@@ -8,7 +8,7 @@ use rusqlite::{Connection, ErrorCode, params};
 use crate::error::Result;
 use crate::store::operate::{self, Deed};
 use crate::store::read::walk;
-use crate::store::{Raw, conflict};
+use crate::store::{Raw, conflict, select};
 
 /// Rows and bytes of one transaction, about.
 pub(crate) const ROWS: usize = 200;
@@ -162,6 +162,8 @@ pub(crate) struct Purge {
     shelves: VecDeque<(Shelf, &'static str)>,
     from: (i64, i64),
     until: i64,
+    /// The highest id when it began: a clock that is set back meanwhile would let others in.
+    last: i64,
     audit: Option<i64>,
     removed: u64,
 }
@@ -175,6 +177,7 @@ impl Purge {
             shelves: shelves.into_iter().flat_map(both).collect(),
             from: BEGINNING,
             until,
+            last: select::highest(conn)?,
             audit: None,
             removed: 0,
         })
@@ -199,7 +202,7 @@ impl Purge {
     /// The next rows; none at the end.
     fn batch(&mut self, conn: &Connection) -> Result<Vec<i64>> {
         while let Some((shelf, sql)) = self.shelves.front() {
-            let batch = shelf.next(conn, sql, self.from, self.until, false)?;
+            let mut batch = shelf.next(conn, sql, self.from, self.until, false)?;
             match batch.last {
                 Some(last) => self.from = last,
                 None => {
@@ -207,6 +210,7 @@ impl Purge {
                     self.from = BEGINNING;
                 }
             }
+            batch.ids.retain(|id| *id <= self.last);
             if !batch.ids.is_empty() {
                 return Ok(batch.ids);
             }

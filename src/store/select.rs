@@ -89,30 +89,41 @@ SELECT id, at, who, action, message, channel, reason, former_message_id, former_
   FROM outbox_audit WHERE ?1 IS NULL OR message = ?1
  ORDER BY id DESC LIMIT ?2";
 
+/// The highest id that was ever given: what is enqueued from now on gets a higher one.
+pub(crate) fn highest(conn: &Connection) -> Result<i64> {
+    let sql = "SELECT max(coalesce((SELECT max(id) FROM outbox), 0),
+                          coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'outbox'), 0))";
+    Ok(conn.query_row(sql, [], |row| row.get(0))?)
+}
+
 /// The ids of the selected messages, in order: 8 bytes for each.
 ///
 /// They are collected before any is touched, since cancelling a head would make its follower
-/// pending and so, perhaps, one of the selected.
+/// pending and so, perhaps, one of the selected. What is enqueued meanwhile is not among them.
 pub(crate) fn matching(conn: &Connection, selection: &Selection) -> Result<Vec<i64>> {
+    let highest = highest(conn)?;
+    let last = selection.up_to.map_or(highest, |it| it.min(highest));
     let mut ids = Vec::new();
     if selection.status == Status::Dead {
         let channel = selection.channel.as_deref().map(Name::new);
         for dead in stats::groups(conn, stats::DEAD)? {
             if channel.as_ref().is_none_or(|it| *it == dead.channel) {
-                slices(conn, selection, Some(dead.first), DEAD_EDGE, DEAD, &mut ids)?;
+                let of = Some(dead.first);
+                slices(conn, selection, last, of, DEAD_EDGE, DEAD, &mut ids)?;
             }
         }
         ids.sort_unstable();
     } else {
-        slices(conn, selection, None, EDGE, OTHERS, &mut ids)?;
+        slices(conn, selection, last, None, EDGE, OTHERS, &mut ids)?;
     }
     Ok(ids)
 }
 
-/// Those of the channel that the row `of` is in, or of any.
+/// Those up to `last`, of the channel that the row `of` is in, or of any.
 fn slices(
     conn: &Connection,
     selection: &Selection,
+    last: i64,
     of: Option<i64>,
     edge: &str,
     find: &str,
@@ -123,10 +134,10 @@ fn slices(
     let mut from = 0;
     loop {
         let to = edge.query_row(params![of, from, SLICE - 1], |row| row.get(0));
-        let to: Option<i64> = to.optional()?;
+        let to = to.optional()?.unwrap_or(i64::MAX);
         let mut found = find.query(named_params! {
             ":of": of, ":channel": selection.channel, ":status": selection.status.as_str(),
-            ":from": from, ":to": to.unwrap_or(i64::MAX), ":code": selection.code,
+            ":from": from, ":to": to.min(last), ":code": selection.code,
             ":http_status": selection.http_status, ":error": selection.error,
             ":since": selection.since, ":before": selection.before, ":page": selection.web_page,
         })?;
@@ -135,10 +146,10 @@ fn slices(
                 ids.push(row.get("id")?);
             }
         }
-        match to {
-            Some(to) => from = to,
-            None => return Ok(()),
+        if to >= last {
+            return Ok(());
         }
+        from = to;
     }
 }
 

@@ -22,6 +22,7 @@ mod partial;
 mod paths;
 mod run;
 mod said;
+mod selling;
 mod settings;
 mod sink;
 mod slips;

@@ -543,6 +543,11 @@ fn a_selection_finds_what_a_person_means() {
     assert_eq!(count(all().error_contains("%")), 0, "no pattern");
     assert_eq!(count(all().since(START + 601_000)), 100);
     assert_eq!(count(all().before(START + 601_000)), 600);
+    assert_eq!(count(all().up_to(0)), 0);
+    assert_eq!(count(all().up_to(300)), 300);
+    assert_eq!(count(all().channel("stock").up_to(7)), 1);
+    let highest = desk.anna().highest_id().unwrap();
+    assert_eq!((highest, count(all().up_to(highest + 1))), (700, 700));
     let narrow = all()
         .channel("stock")
         .http_status(422)
@@ -618,6 +623,7 @@ fn cancelling_all_heads_does_not_cancel_those_behind() {
     }
     let heads = Selection::new().status(Status::Pending);
     assert_eq!(desk.anna().count(&heads).unwrap(), 5);
+    assert_eq!(desk.anna().count(&heads.clone().up_to(4)).unwrap(), 2);
     assert_eq!(desk.anna().cancel_all(&heads).unwrap(), 5);
     let total = desk.outbox.stats().unwrap().total;
     assert_eq!((total.cancelled, total.pending, total.waiting), (5, 5, 5));

@@ -122,7 +122,8 @@ fn all(
     operator: &Operator<'_>,
     out: &mut Out,
 ) -> anyhow::Result<()> {
-    let mut selection = Selection::new().status(Status::Sent);
+    let selection = Selection::new().status(Status::Sent);
+    let mut selection = selection.up_to(operator.highest_id()?);
     if let Some(channel) = &arguments.channel {
         selection = selection.channel(channel);
     }

@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// Ids, dedupe keys or message ids; id:17, key:17 or message:… says which
     #[arg(conflicts_with = "all")]
     which: Vec<String>,
-    /// All of them; narrow it with the options below
+    /// All that there are when it begins; narrow it with the options below
     #[arg(long)]
     all: bool,
     /// Only this channel; a message outside of it is refused
@@ -209,15 +209,18 @@ impl Arguments {
     }
 }
 
-/// Does it to all that are chosen; answers how many they are and, of a dry run, the first.
+/// Does it to all that are chosen, of what is there when it begins; answers how many they are and, of a
+/// dry run, the first.
 fn all(
     arguments: &Arguments,
     deed: Deed,
     operator: &Operator<'_>,
 ) -> anyhow::Result<(u64, Vec<i64>)> {
+    // It takes a while, and the application goes on selling.
+    let last = operator.highest_id()?;
     let (mut total, mut first) = (0, Vec::new());
     for status in deed.all(&arguments.status) {
-        let mut selection = arguments.of(status);
+        let mut selection = arguments.of(status).up_to(last);
         if let Some(code) = &arguments.code {
             selection = selection.reason_code(code);
         }
