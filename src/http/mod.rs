@@ -98,6 +98,9 @@ impl fmt::Debug for HttpDispatcher {
     }
 }
 
+/// As many as there can be workers.
+const POOL: usize = 1024;
+
 /// Collects the routes of an [`HttpDispatcher`].
 #[derive(Debug, Clone)]
 #[must_use = "nothing is checked or sent before build()"]
@@ -113,7 +116,7 @@ impl HttpDispatcher {
         HttpDispatcherBuilder {
             routes: BTreeMap::new(),
             fallback: None,
-            pool: 16,
+            pool: POOL,
         }
     }
 
@@ -193,7 +196,8 @@ impl HttpDispatcherBuilder {
         self
     }
 
-    /// Idle connections kept per receiver; make it the number of workers. Default 16.
+    /// Idle connections kept per receiver, for some seconds. Default 1,024: whatever the workers had
+    /// open at once. With fewer than workers, requests pay for new connections.
     pub fn pool(mut self, workers: usize) -> Self {
         self.pool = workers.max(1);
         self
