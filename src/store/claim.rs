@@ -81,13 +81,16 @@ SELECT id, next_attempt_at, available_at, expires_at FROM outbox
                      9223372036854775807)
  ORDER BY id LIMIT ?4";
 
-/// Whether the lane may go on behind a message: nothing of it is left before that one, and nothing
-/// dead holds it. Index `outbox_lane`.
+/// Whether the lane may go on behind a message: nothing of it is left before that one, nothing dead
+/// holds it, and nobody has gone on behind it already. A run can be over in the file while its worker
+/// has not returned yet. Index `outbox_lane`.
 pub(crate) const GOES_ON: &str = "
 SELECT NOT EXISTS (SELECT 1 FROM outbox
                     WHERE channel = ?1 AND ordering_key = ?2 AND status = 'waiting' AND id < ?3)
    AND NOT EXISTS (SELECT 1 FROM outbox
                     WHERE channel = ?1 AND ordering_key = ?2 AND status = 'pending')
+   AND NOT EXISTS (SELECT 1 FROM outbox
+                    WHERE channel = ?1 AND ordering_key = ?2 AND status = 'sending' AND id > ?3)
    AND (NOT EXISTS (SELECT 1 FROM outbox
                      WHERE channel = ?1 AND ordering_key = ?2 AND status = 'dead' AND id < ?3)
         OR EXISTS (SELECT 1 FROM outbox_channel WHERE channel = ?1 AND on_dead = 'skip'))";

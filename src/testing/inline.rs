@@ -26,6 +26,8 @@ pub struct Inline {
     clock: Arc<dyn Clock>,
     reports: Vec<Report>,
     runs: VecDeque<Held>,
+    /// Runs of which all is told, and whose worker has not returned.
+    late: Vec<Held>,
     failing: bool,
     stopping: bool,
 }
@@ -48,9 +50,7 @@ struct Held {
 enum Rest {
     /// This much is left.
     Some(Held),
-    /// It is over, and this run of its lane may follow.
-    Next(Held),
-    None,
+    Over(Held),
 }
 
 /// A message on the wire, from [`Inline::begin`] to [`Inline::end`]. Dropping it is a call that
@@ -87,6 +87,7 @@ impl Inline {
             clock: shared.clock(),
             reports: Vec::new(),
             runs: VecDeque::new(),
+            late: Vec::new(),
             failing: false,
             stopping: false,
         })
@@ -184,7 +185,7 @@ impl Inline {
             });
             match rest {
                 Rest::Some(rest) => self.runs.push_back(rest),
-                rest => self.keep(rest),
+                Rest::Over(run) => self.over(run),
             }
             if let Some(delivery) = delivery {
                 return Some(Call { delivery, run });
@@ -195,23 +196,52 @@ impl Inline {
 
     /// What came back of a message on the wire. Recorded by the next cycle.
     pub fn end(&mut self, call: Call, outcome: anyhow::Result<Outcome>) {
-        let turn = self.runs.iter().position(|held| held.number == call.run);
-        let Some(held) = turn.and_then(|turn| self.runs.remove(turn)) else {
-            return;
-        };
-        let rest = held.go_on(&self.clock, &mut self.reports, |run| {
-            run.settle(outcome);
-            run.pause()
-        });
-        self.keep(rest);
+        if let Some(rest) = self.told(&call, outcome) {
+            self.keep(rest);
+        }
     }
 
-    /// What is left goes before others, as a worker keeps its run; one that follows goes behind.
+    /// The same, of a worker that does not return after the last message of its run before
+    /// [`finish`](Self::finish): until then nothing follows in its lane.
+    pub fn settle(&mut self, call: Call, outcome: anyhow::Result<Outcome>) {
+        match self.told(&call, outcome) {
+            Some(Rest::Over(run)) => self.late.push(run),
+            Some(rest) => self.keep(rest),
+            None => {}
+        }
+    }
+
+    /// Workers return. Says how many had something to return from.
+    pub fn finish(&mut self) -> usize {
+        let late = std::mem::take(&mut self.late);
+        let workers = late.len();
+        late.into_iter().for_each(|run| self.over(run));
+        workers
+    }
+
+    fn told(&mut self, call: &Call, outcome: anyhow::Result<Outcome>) -> Option<Rest> {
+        let turn = self.runs.iter().position(|held| held.number == call.run);
+        let held = self.runs.remove(turn?)?;
+        Some(held.go_on(&self.clock, &mut self.reports, |run| {
+            run.settle(outcome);
+            run.pause()
+        }))
+    }
+
+    /// What is left goes before others, as a worker keeps its run.
     fn keep(&mut self, rest: Rest) {
         match rest {
             Rest::Some(rest) => self.runs.push_front(rest),
-            Rest::Next(next) => self.runs.push_back(next),
-            Rest::None => {}
+            Rest::Over(run) => self.over(run),
+        }
+    }
+
+    /// The run that follows in its lane goes behind the others, or back.
+    fn over(&mut self, run: Held) {
+        match run.chain.end(run.all_delivered) {
+            Some(next) if run.all_delivered => self.runs.push_back(Held::from(next)),
+            Some(next) => self.reports.extend(next.give_back()),
+            None => {}
         }
     }
 
@@ -226,6 +256,7 @@ impl Inline {
     /// back of it nobody hears.
     pub fn abandon(&mut self) {
         self.runs.clear();
+        self.late.clear();
         for report in self.reports.drain(..) {
             self.drainer.take_in(report);
         }
@@ -244,10 +275,11 @@ impl Inline {
         let (back, stay): (Vec<_>, _) = self.runs.drain(..).partition(chosen);
         self.runs = stay.into();
         for held in back {
-            held.go_on(&self.clock, &mut self.reports, |run| {
+            let rest = held.go_on(&self.clock, &mut self.reports, |run| {
                 run.give_back();
                 Queue::default()
             });
+            self.keep(rest);
         }
     }
 }
@@ -267,8 +299,8 @@ impl From<ClaimedRun> for Held {
 }
 
 impl Held {
-    /// Lets a worker have it until it returns what is left; `None` when nothing is. What it neither
-    /// settles nor returns is given back.
+    /// Lets a worker have it until it returns what is left. What it neither settles nor returns is
+    /// given back.
     fn go_on(
         mut self,
         clock: &Arc<dyn Clock>,
@@ -304,16 +336,9 @@ impl Held {
         drop(run);
         self.queue = rest;
         self.begun = begun.get();
-        if !self.queue.is_empty() {
-            return Rest::Some(self);
-        }
-        match self.chain.end(self.all_delivered) {
-            Some(next) if self.all_delivered => Rest::Next(Self::from(next)),
-            Some(next) => {
-                reports.extend(next.give_back());
-                Rest::None
-            }
-            None => Rest::None,
+        match self.queue.is_empty() {
+            true => Rest::Over(self),
+            false => Rest::Some(self),
         }
     }
 }

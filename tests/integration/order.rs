@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sqlite_outbox::testing::{Inline, Script};
-use sqlite_outbox::{Delivery, Dispatcher, Message, OnDead, Outcome};
+use sqlite_outbox::{Delivery, Dispatcher, Message, OnDead, Outcome, Policy, Run, Settings};
 
 use crate::desk::{Desk, HOUR, MINUTE, rejects, status, up};
 use crate::fixture::{Till, nap, put};
@@ -310,4 +310,40 @@ fn one_who_comes_back_while_its_lane_is_sent_goes_before_those_behind() {
         .filter(|it| it.ordering_key.is_some())
         .map(|it| it.payload);
     assert_eq!(texts.collect::<Vec<_>>(), [b"1", b"3"]);
+}
+
+/// A transport that settles one by one and does something more before it returns.
+struct Tidies(Mutex<Vec<i64>>);
+
+impl Dispatcher for Tidies {
+    fn dispatch(&self, _: &Delivery) -> anyhow::Result<Outcome> {
+        unreachable!("it takes runs")
+    }
+
+    fn dispatch_run(&self, run: &mut Run<'_>) {
+        while let Some(delivery) = run.next() {
+            let id = delivery.id;
+            nap(1);
+            self.0.lock().unwrap().push(id);
+            run.settle(Ok(Outcome::delivered()));
+        }
+        nap(20);
+    }
+}
+
+/// Its last answer was recorded, the next of the lane claimed anew, and a run behind the one that was
+/// over all the same: both went out at once.
+#[test]
+fn a_lane_goes_on_once_where_a_run_is_recorded_before_its_worker_returns() {
+    let till = Till::new();
+    let outbox = till.open();
+    for _ in 0..100 {
+        put(&outbox, &Message::text("sales", "x").ordering_key("k")).unwrap();
+    }
+    let receiver = Tidies(Mutex::default());
+    let settings = Settings::new().default_policy(Policy::default().run_length(2));
+    let drain = outbox.draining(&receiver).settings(settings);
+    assert_eq!(drain.run().unwrap().sent, 100);
+    let arrived = receiver.0.into_inner().unwrap();
+    assert!(arrived.is_sorted() && arrived.len() == 100, "{arrived:?}");
 }

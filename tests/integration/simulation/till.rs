@@ -279,14 +279,17 @@ impl Till {
             .filter(|at| it.open[*at].done <= now)
             .collect();
         if over.is_empty() {
-            return false;
+            return it.drain.finish() > 0;
         }
         let open = it
             .open
             .swap_remove(over[dice.below(over.len() as i64) as usize]);
         let sent = &open.call.delivery;
         let answer = outcome(open.plan.told, sent.id, i64::from(sent.attempt));
-        it.drain.end(open.call, answer);
+        match dice.below(4) {
+            0 => it.drain.settle(open.call, answer),
+            _ => it.drain.end(open.call, answer),
+        }
         // The first report rings, and a few milliseconds later the pump has heard the others.
         it.due = it.due.min(now + 5);
         let who = Who::Life(it.life);
