@@ -54,6 +54,8 @@ pub enum Lost {
     States,
     /// How many conflicts there are.
     Conflicts,
+    /// What some of the messages wait for.
+    Reasons,
 }
 
 impl fmt::Display for Lost {
@@ -64,6 +66,7 @@ impl fmt::Display for Lost {
             Self::Messages(ids) => write!(f, "messages {} to {}", ids.start(), ids.end()),
             Self::States => f.write_str("the states of the channels"),
             Self::Conflicts => f.write_str("the number of conflicts"),
+            Self::Reasons => f.write_str("what some messages wait for"),
         }
     }
 }

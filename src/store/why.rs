@@ -1,16 +1,19 @@
 //! What the file says about a message that has not arrived. Reads only.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::circuit::Channel;
+use crate::condition::Lost;
 use crate::entry::Status;
 use crate::error::Result;
 use crate::retry::LONGEST_WAIT;
 use crate::stats::{far_ahead, is_ahead};
 use crate::store::read::{Name, number, raw, text, walk};
 use crate::store::retention::settled;
+use crate::store::salvage::{self, Walk};
 use crate::store::upkeep::Lane;
 use crate::store::{channel, decode, stats};
 
@@ -175,9 +178,11 @@ pub(crate) fn last_drain(conn: &Connection, now: i64) -> Result<Option<i64>> {
     Ok(last.map(|at| at.min(now)))
 }
 
-/// What each channel has that has not arrived, channel by channel: how many of a kind, and one of
-/// them.
-pub(crate) fn kinds(conn: &Connection, now: i64) -> Result<Vec<(u64, i64)>> {
+/// How many messages of a kind there are, and one of them.
+type Kind = (u64, i64);
+
+/// What each channel has that has not arrived, channel by channel.
+pub(crate) fn kinds(conn: &Connection, now: i64) -> Result<Vec<Kind>> {
     let mut groups = stats::groups(conn, stats::DUE)?;
     groups.extend(stats::groups(conn, stats::WAITING)?);
     groups.extend(stats::groups(conn, stats::DEAD)?);
@@ -207,12 +212,41 @@ pub(crate) fn kinds(conn: &Connection, now: i64) -> Result<Vec<(u64, i64)>> {
     Ok(kinds)
 }
 
+/// The same of the rows that can be read, and which cannot. One that is due counts apart from those
+/// that are due later.
+pub(crate) fn kinds_salvaged(conn: &Connection, now: i64) -> Result<(Vec<Kind>, Vec<Lost>)> {
+    let mut kinds = BTreeMap::new();
+    let lost = Walk {
+        conn,
+        what: "id, channel, status, next_attempt_at",
+        parameters: &[],
+        ids: salvage::all(conn)?,
+        turned: false,
+    }
+    .each(|row| {
+        let status = text(row, "status")?.unwrap_or_default();
+        let known = Status::parse(&status).unwrap_or(Status::Unknown);
+        if known.is_unsent() || known == Status::Dead {
+            let later = number(row, "next_attempt_at")?.is_some_and(|at| at > now);
+            let kind = (Name::read(row, "channel")?, status, later);
+            let (count, sample) = kinds.entry(kind).or_insert((0, 0));
+            *count += 1;
+            // The first of them; of the dead, the last.
+            if *count == 1 || known == Status::Dead {
+                *sample = row.get("id")?;
+            }
+        }
+        Ok(true)
+    })?;
+    Ok((kinds.into_values().collect(), lost))
+}
+
 fn kind(
     conn: &Connection,
     sql: &str,
     name: &Name,
     (after, until): (i64, i64),
-) -> Result<Option<(u64, i64)>> {
+) -> Result<Option<Kind>> {
     Ok(conn
         .prepare_cached(sql)?
         .query_row(params![name, after, until], |row| {

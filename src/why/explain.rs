@@ -57,21 +57,24 @@ pub(crate) fn why_all(
     let conn = outbox.shared().reader()?;
     let whole = Whole::default();
     let asked = Asked::new(outbox, &conn, dispatcher, &whole);
-    let mut groups: Vec<WhyGroup> = Vec::new();
+    let mut groups = Vec::new();
     for (messages, id) in evidence::kinds(&conn, asked.now)? {
         // Else it was purged or deleted since.
-        let Some(why) = asked.why(id)? else {
-            continue;
-        };
-        // What holds a whole channel holds each kind of its messages, and these stand together.
-        let own = groups.iter_mut().rev();
-        let mut own = own.take_while(|it| it.why.channel == why.channel);
-        match own.find(|it| it.why.reason == why.reason) {
-            Some(group) => group.messages += messages,
-            None => groups.push(WhyGroup { messages, why }),
+        if let Some(why) = asked.why(id)? {
+            add(&mut groups, messages, why);
         }
     }
     Ok(groups)
+}
+
+/// What holds a whole channel holds each kind of its messages, and these stand together.
+pub(super) fn add(groups: &mut Vec<WhyGroup>, messages: u64, why: Why) {
+    let own = groups.iter_mut().rev();
+    let mut own = own.take_while(|it| it.why.channel == why.channel);
+    match own.find(|it| it.why.reason == why.reason) {
+        Some(group) => group.messages += messages,
+        None => groups.push(WhyGroup { messages, why }),
+    }
 }
 
 /// What holds for all messages alike, once it was looked for.
@@ -83,16 +86,16 @@ pub(super) struct Whole {
     obstacle: OnceCell<Option<Finding>>,
 }
 
-struct Asked<'a> {
+pub(super) struct Asked<'a> {
     outbox: &'a Outbox,
     conn: &'a Connection,
     dispatcher: Option<&'a dyn Dispatcher>,
-    now: i64,
+    pub(super) now: i64,
     whole: &'a Whole,
 }
 
 impl<'a> Asked<'a> {
-    fn new(
+    pub(super) fn new(
         outbox: &'a Outbox,
         conn: &'a Connection,
         dispatcher: Option<&'a dyn Dispatcher>,
@@ -107,7 +110,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    fn why(&self, id: i64) -> Result<Option<Why>> {
+    pub(super) fn why(&self, id: i64) -> Result<Option<Why>> {
         let facts = evidence::facts(self.conn, id)?;
         facts.map(|facts| self.explain(facts, true)).transpose()
     }

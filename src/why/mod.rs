@@ -2,11 +2,12 @@
 
 mod blame;
 mod explain;
+mod salvaged;
 mod words;
 
 use std::fmt;
 
-use crate::condition::Finding;
+use crate::condition::{Finding, Lost};
 use crate::dispatch::Dispatcher;
 use crate::entry::Status;
 use crate::error::Result;
@@ -56,6 +57,16 @@ impl Outbox {
     pub fn why_all_routed(&self, dispatcher: &dyn Dispatcher) -> Result<Vec<WhyGroup>> {
         explain::why_all(self, Some(dispatcher))
     }
+
+    /// As [`why_all`](Self::why_all), or [`why_all_routed`](Self::why_all_routed), where that ends with
+    /// [`Error::Damaged`](crate::Error::Damaged): looks through the rows that can be read, about a second
+    /// per million, and says what is not in it.
+    pub fn why_all_salvaged(
+        &self,
+        dispatcher: Option<&dyn Dispatcher>,
+    ) -> Result<(Vec<WhyGroup>, Vec<Lost>)> {
+        salvaged::all(self, dispatcher)
+    }
 }
 
 /// Explains many messages, a page at a time; from [`Outbox::explainer`].
@@ -85,6 +96,12 @@ impl<'a> Explainer<'a> {
     /// Why each has not arrived; those that are not there are left out.
     pub fn each(&self, ids: &[i64]) -> Result<Vec<Why>> {
         explain::why_each(self.outbox, ids, self.dispatcher, &self.whole)
+    }
+
+    /// As [`each`](Self::each), where that ends with [`Error::Damaged`](crate::Error::Damaged): those that
+    /// can be explained, and whether there are others.
+    pub fn each_salvaged(&self, ids: &[i64]) -> Result<(Vec<Why>, Vec<Lost>)> {
+        salvaged::each(self.outbox, ids, self.dispatcher, &self.whole)
     }
 }
 

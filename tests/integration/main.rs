@@ -48,6 +48,7 @@ mod reads;
 #[cfg(feature = "http")]
 mod reconnect;
 mod retention;
+mod salvage;
 #[cfg(feature = "http")]
 mod server;
 mod settled;

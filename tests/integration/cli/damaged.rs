@@ -71,8 +71,7 @@ const COMMANDS: [(&str, &[&str]); 9] = [
 ];
 
 const WAITS: &str = "what it waits for";
-const THEY_WAIT: &str = "what they wait for";
-const GROUPS: &str = "what messages wait for";
+const THEY_WAIT: &str = "what some messages wait for";
 const LETTERS: &str = "why letters are dead";
 const DEEDS: &str = "what people did";
 const ATTEMPTS: &str = "the failed attempts";
@@ -122,7 +121,7 @@ const PARTS: [(&str, Met); 11] = [
             ("list --unsent --channel=sales", &[THEY_WAIT]),
             ("show K1", &[WAITS, ATTEMPTS]),
             ("why K1", &[WAITS]),
-            ("why", &[GROUPS]),
+            ("why", &[THEY_WAIT]),
         ],
     ),
     (
@@ -133,7 +132,7 @@ const PARTS: [(&str, Met); 11] = [
             ("show K1", &[WAITS, ATTEMPTS]),
             ("show id:2 --json", &[ATTEMPTS]),
             ("why K1", &[WAITS]),
-            ("why", &[GROUPS, LETTERS]),
+            ("why", &[THEY_WAIT, LETTERS]),
         ],
     ),
     (
@@ -143,17 +142,17 @@ const PARTS: [(&str, Met); 11] = [
             ("list --unsent --channel=sales", &[THEY_WAIT]),
             ("show K1", &[ONE_BY_ONE, WAITS]),
             ("why K1", &[ONE_BY_ONE, WAITS]),
-            ("why", &[GROUPS, STATES, ELSE]),
+            ("why", &[THEY_WAIT, STATES, ELSE]),
             ("status", &[STATES, ELSE]),
         ],
     ),
     (
         "outbox_due",
-        &[("why", &[GROUPS, ONE_BY_ONE]), ("status", &[ONE_BY_ONE])],
+        &[("why", &[ONE_BY_ONE]), ("status", &[ONE_BY_ONE])],
     ),
     (
         "outbox_lane",
-        &[("why", &[GROUPS, ONE_BY_ONE]), ("status", &[ONE_BY_ONE])],
+        &[("why", &[ONE_BY_ONE]), ("status", &[ONE_BY_ONE])],
     ),
     (
         "outbox_settled",
@@ -164,10 +163,7 @@ const PARTS: [(&str, Met); 11] = [
     ),
     (
         "outbox_dead_rows",
-        &[
-            ("why", &[GROUPS, LETTERS, ONE_BY_ONE]),
-            ("status", &[ONE_BY_ONE]),
-        ],
+        &[("why", &[LETTERS, ONE_BY_ONE]), ("status", &[ONE_BY_ONE])],
     ),
     (
         "sqlite_autoindex_outbox_1",
@@ -241,11 +237,9 @@ fn large() -> Desk {
 /// The pages on which these messages stand.
 fn pages_of(desk: &Desk, ids: &[i64]) -> Vec<usize> {
     let whole = bytes(desk);
-    let page = |id: &i64| {
-        let needle = format!("needle-{id:06}").into_bytes();
-        let mut places = whole.windows(needle.len());
-        places.position(|it| it == needle).unwrap() / PAGE
-    };
+    let letter = |it: &u8| if it.is_ascii() { char::from(*it) } else { ' ' };
+    let whole: String = whole.iter().map(letter).collect();
+    let page = |id: &i64| whole.find(&format!("needle-{id:06}")).unwrap() / PAGE;
     ids.iter().map(page).collect()
 }
 
@@ -314,6 +308,7 @@ fn behind_damaged_pages_a_list_and_an_export_go_on_and_name_what_is_lost() {
         );
         assert_eq!(ran.code, 1, "{command}: {}", ran.err);
         assert_eq!(told(&ran), lost, "{command}: {}", ran.err);
+        assert!(!ran.err.contains(ONE_BY_ONE), "{command}: {}", ran.err);
     }
     let ran = run(&desk, "list");
     assert_eq!(ran.out.lines().count(), wanted.len() + 1, "{}", ran.err);

@@ -3,7 +3,9 @@
 
 use std::fmt::Display;
 
-use sqlite_outbox::{Entry, Error, Filter, Lost, Outbox, Result, Stats};
+use sqlite_outbox::{
+    Dispatcher, Entry, Error, Explainer, Filter, Lost, Outbox, Result, Stats, Why, WhyGroup,
+};
 
 use crate::args::Exit;
 use crate::output::note;
@@ -64,7 +66,8 @@ impl Damage {
         match outbox.list(filter) {
             Err(error @ Error::Damaged(_)) => {
                 let found = outbox.list_salvaged(filter)?;
-                self.goes_on(error, &found.lost);
+                self.meet(error);
+                found.lost.iter().for_each(|it| self.lacks(it));
                 Ok((found.entries, found.next))
             }
             page => {
@@ -91,12 +94,47 @@ impl Damage {
         }
     }
 
+    /// As [`Explainer::each`].
+    pub(super) fn why_each(&mut self, explainer: &Explainer<'_>, ids: &[i64]) -> Result<Vec<Why>> {
+        match explainer.each(ids) {
+            Err(error @ Error::Damaged(_)) => {
+                let (whys, lost) = explainer.each_salvaged(ids)?;
+                self.goes_on(error, &lost);
+                Ok(whys)
+            }
+            whys => whys,
+        }
+    }
+
+    /// As [`Outbox::why_all`], by someone who may know the routes.
+    pub(super) fn why_all(
+        &mut self,
+        outbox: &Outbox,
+        dispatcher: Option<&dyn Dispatcher>,
+    ) -> Result<Vec<WhyGroup>> {
+        let groups = match dispatcher {
+            Some(dispatcher) => outbox.why_all_routed(dispatcher),
+            None => outbox.why_all(),
+        };
+        match groups {
+            Err(error @ Error::Damaged(_)) => {
+                let (groups, lost) = outbox.why_all_salvaged(dispatcher)?;
+                self.goes_on(error, &lost);
+                Ok(groups)
+            }
+            groups => groups,
+        }
+    }
+
     pub(super) fn is_met(&self) -> bool {
         self.met.is_some()
     }
 
     /// The end of a command that has shown what there is.
-    pub(super) fn end(self, exit: Exit) -> anyhow::Result<Exit> {
+    pub(super) fn end(mut self, exit: Exit) -> anyhow::Result<Exit> {
+        if self.is_met() && self.notes.is_empty() {
+            self.note(ONE_BY_ONE.into());
+        }
         self.tell();
         self.met.map_or(Ok(exit), |error| Err(error.into()))
     }

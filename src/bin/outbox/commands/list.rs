@@ -200,7 +200,7 @@ pub(super) fn as_table(
         any = true;
         let unsent = page.iter().filter(|it| it.status.is_unsent());
         let unsent: Vec<_> = unsent.map(|it| it.id).collect();
-        let whys = damage.part("what they wait for", explainer.each(&unsent))?;
+        let whys = damage.why_each(explainer, &unsent)?;
         let whys: BTreeMap<_, _> = whys.iter().map(|it| (it.id, it)).collect();
         for entry in page {
             let why = why(entry, whys.get(&entry.id).copied());

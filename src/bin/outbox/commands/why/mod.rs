@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use sqlite_outbox::{DeadReason, Entry, Outbox, Reason, Status, Why, WhyGroup};
+use sqlite_outbox::{DeadReason, Dispatcher, Entry, Outbox, Reason, Status, Why, WhyGroup};
 
 use advice::Place;
 
@@ -192,11 +192,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             None => row(&entry, json, &mut out)?,
         }
     } else {
-        let groups = match dispatcher {
-            Some(dispatcher) => outbox.why_all_routed(dispatcher),
-            None => outbox.why_all(),
-        };
-        let groups = damage.part("what messages wait for", groups)?;
+        let dispatcher = dispatcher.map(|it| it as &dyn Dispatcher);
+        let groups = damage.why_all(&outbox, dispatcher)?;
         whole(&outbox, &groups, &place, json, &mut damage, &mut out)?;
     }
     out.flush()?;
