@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::entry::Entry;
 use crate::error::{Error, Result};
-use crate::store::read::{channels, get};
+use crate::store::read::{get, stored_channels};
 use crate::store::salvage;
 
 /// Rows that one statement looks at, at most.
@@ -139,9 +139,10 @@ fn ids(ways: &Ways, conn: &Connection, form: &Form<'_>) -> Result<BTreeSet<i64>>
 /// In every channel.
 fn by_key(conn: &Connection, key: &str) -> Result<BTreeSet<i64>> {
     let mut ids = BTreeSet::new();
-    let mut statement =
-        conn.prepare_cached("SELECT id FROM outbox WHERE channel = ?1 AND dedupe_key = ?2")?;
-    for name in channels(conn)? {
+    let mut statement = conn.prepare_cached(
+        "SELECT id FROM outbox WHERE channel = CAST(?1 AS TEXT) AND dedupe_key = ?2",
+    )?;
+    for name in stored_channels(conn)? {
         let id = statement.query_row(params![name, key], |row| row.get::<_, i64>(0));
         ids.extend(id.optional()?);
     }

@@ -211,10 +211,23 @@ pub(super) fn edge_at(conn: &Connection, sql: &str, id: i64) -> Result<i64> {
     Ok(id.unwrap_or(0))
 }
 
-fn chosen(conn: &Connection, channel: Option<&str>) -> Result<Vec<Name>> {
+/// The channels that have messages, as a statement finds them again (`CAST(?1 AS TEXT)`): a name that
+/// is no text is another one when it was read, in a file of UTF-16.
+pub(super) fn stored_channels(conn: &Connection) -> Result<Vec<Raw>> {
+    let mut statement = conn.prepare_cached(concat!(
+        walk!(),
+        "
+         SELECT CAST(channel AS BLOB) AS channel FROM used WHERE channel IS NOT NULL"
+    ))?;
+    let names = statement.query_map([], |row| row.get("channel"))?;
+    Ok(names.collect::<rusqlite::Result<_>>()?)
+}
+
+/// One of them, or all.
+pub(super) fn chosen(conn: &Connection, channel: Option<&str>) -> Result<Vec<Raw>> {
     match channel {
-        Some(channel) => Ok(vec![Name(channel.into())]),
-        None => channels(conn),
+        Some(channel) => Ok(vec![Raw::text(channel)]),
+        None => stored_channels(conn),
     }
 }
 
@@ -319,7 +332,7 @@ pub(crate) fn ids_of(status: Status, turned: bool) -> Vec<String> {
     let sql = |part: &&str| {
         format!(
             "SELECT id FROM outbox INDEXED BY {index}
-              WHERE channel = ?1 AND status = '{status}'{part} AND id {after} ?2
+              WHERE channel = CAST(?1 AS TEXT) AND status = '{status}'{part} AND id {after} ?2
               ORDER BY id {order} LIMIT ?3"
         )
     };

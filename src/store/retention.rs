@@ -7,7 +7,7 @@ use rusqlite::{Connection, ErrorCode, params};
 
 use crate::error::Result;
 use crate::store::operate::{self, Deed};
-use crate::store::read::walk;
+use crate::store::read::chosen;
 use crate::store::{Raw, conflict, select};
 
 /// Rows and bytes of one transaction, about.
@@ -68,18 +68,9 @@ pub(crate) struct Shelf {
     pub(crate) status: &'static str,
 }
 
-const CHANNELS: &str = concat!(
-    walk!(),
-    "
-SELECT CAST(channel AS BLOB) AS channel FROM used
- WHERE channel IS NOT NULL AND (?1 IS NULL OR channel = ?1)"
-);
-
 /// All that there may be, of one channel or of all.
 fn shelves(conn: &Connection, channel: Option<&str>) -> Result<Vec<Shelf>> {
-    let mut statement = conn.prepare_cached(CHANNELS)?;
-    let channels = statement.query_map([channel], |row| row.get("channel"))?;
-    let channels = channels.collect::<rusqlite::Result<Vec<Raw>>>()?;
+    let channels = chosen(conn, channel)?;
     let shelf = |channel: Raw| {
         SETTLED.map(|status| Shelf {
             channel: channel.clone(),

@@ -99,6 +99,38 @@ fn dead_letters_of_a_channel_that_is_no_text_are_counted_in_a_file_of_utf_16() {
     assert_eq!(desk.done(["export", "till.db"]).lines().count(), 3);
 }
 
+/// A key that can be typed, and a list that is taken from an index as it goes over many others.
+#[test]
+fn messages_of_a_channel_that_is_no_text_are_found_and_listed_in_any_encoding() {
+    for (encoding, broken) in [
+        ("UTF-8", "61ff"),
+        ("UTF-16le", "00d8"),
+        ("UTF-16be", "d800"),
+    ] {
+        let desk = Desk::empty();
+        desk.sql()
+            .execute_batch(&format!(
+                "PRAGMA encoding = '{encoding}'; CREATE TABLE sale (id)"
+            ))
+            .unwrap();
+        desk.done(["init", "till.db"]);
+        desk.sql()
+            .execute_batch(&format!(
+                "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 100)
+                 INSERT INTO outbox (channel, payload) SELECT 'sales', 'x' FROM n;
+                 INSERT INTO outbox (channel, dedupe_key, payload, status, settled_at)
+                 VALUES (CAST(x'{broken}' AS TEXT), 'S-1', 'x', 'dead', 1)"
+            ))
+            .unwrap();
+        for which in ["S-1", "key:S-1"] {
+            let shown = desk.json(["show", "till.db", which, "--json"]);
+            assert_eq!(shown["id"], 101, "{encoding}");
+        }
+        let dead = ["list", "till.db", "--status=dead", "--limit=2", "--json"];
+        assert_eq!(desk.run(dead).json()["id"], 101, "{encoding}");
+    }
+}
+
 /// Their name cannot be typed, and all of them are meant.
 #[test]
 fn bulk_commands_miss_no_channel_that_is_no_text_in_any_encoding() {
