@@ -5,7 +5,7 @@ use clap::{ArgGroup, Args};
 use serde::Serialize;
 use sqlite_outbox::{Entry, Operator, Outbox, Selection, SentAgain, Status};
 
-use super::{FIRST, entries, first, name, operator, remark};
+use super::{FIRST, Meant, entries, first, name, remark};
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::output::{Out, count, note};
 
@@ -49,12 +49,8 @@ pub(crate) struct Arguments {
     /// With --all: only those that were sent before this moment
     #[arg(long, value_name = "T", requires = "all", value_parser = args::moment)]
     until: Option<i64>,
-    /// Why, for the record
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
-    /// Say what would be sent, and change nothing
-    #[arg(long)]
-    dry_run: bool,
+    #[command(flatten)]
+    meant: Meant,
     #[command(flatten)]
     format: Format,
 }
@@ -95,10 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         return Err(Usage(wrong.into()).into());
     }
     let outbox = arguments.database.open()?;
-    let mut operator = operator(&outbox, arguments.reason.as_deref());
-    if arguments.dry_run {
-        operator = operator.dry_run();
-    }
+    let operator = arguments.meant.operator(&outbox);
     let mut out = Out::new();
     match arguments.all {
         true => all(arguments, &outbox, &operator, &mut out)?,
@@ -136,7 +129,7 @@ fn all(
     if arguments.web_page {
         selection = selection.web_page();
     }
-    let dry_run = arguments.dry_run;
+    let dry_run = arguments.meant.dry_run;
     let chosen = operator.count(&selection)?;
     let shown = match dry_run {
         true => {
@@ -204,14 +197,14 @@ fn some(
             former: entry.id,
             named: name(&entry),
             former_key: entry.dedupe_key,
-            id: (!arguments.dry_run).then_some(id),
+            id: (!arguments.meant.dry_run).then_some(id),
             dedupe_key,
         })
         .collect();
     if arguments.format.json {
         return out.json(&Done {
             count: sent.len() as u64,
-            dry_run: arguments.dry_run,
+            dry_run: arguments.meant.dry_run,
             sent: Some(sent),
             left_out: None,
             keys: None,

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{Entry, Operator, Outbox, Selection, Status};
 
-use super::{FIRST, entries, first, name, operator, remark};
+use super::{FIRST, Meant, entries, first, name, operator, remark};
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::nearest::there_are;
 use crate::output::{Out, count, note};
@@ -33,12 +33,8 @@ pub(crate) struct Arguments {
     /// With --all: only those whose last failed attempt has this code, e.g. timeout or http_400
     #[arg(long, value_name = "CODE", conflicts_with = "which")]
     code: Option<String>,
-    /// Why, for the record
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
-    /// Say how many it would be and name the first, and change nothing
-    #[arg(long)]
-    dry_run: bool,
+    #[command(flatten)]
+    meant: Meant,
     #[command(flatten)]
     format: Format,
 }
@@ -132,8 +128,8 @@ pub(crate) fn run(arguments: &Arguments, deed: Deed) -> anyhow::Result<Exit> {
         return Err(Usage("which message? give its id or key, or --all".into()).into());
     }
     let outbox = arguments.database.open()?;
-    let operator = operator(&outbox, arguments.reason.as_deref());
-    let dry_run = arguments.dry_run;
+    let operator = operator(&outbox, arguments.meant.reason.as_deref());
+    let dry_run = arguments.meant.dry_run;
     let (count, ids, shown) = match arguments.all {
         true => {
             let (count, first) = all(arguments, deed, &operator)?;
@@ -227,7 +223,7 @@ fn all(
         if deed == Deed::Retry && status == Status::Dead {
             warn(operator.count(&selection.clone().reason_code(INVALID))?);
         }
-        if arguments.dry_run {
+        if arguments.meant.dry_run {
             let found = operator.selected(&selection)?;
             total += found.len() as u64;
             first.extend(found.into_iter().take(FIRST));
@@ -286,7 +282,7 @@ fn some(
         }
         warn(invalid);
     }
-    if !arguments.dry_run {
+    if !arguments.meant.dry_run {
         let ids: Vec<_> = chosen.keys().copied().collect();
         let (done, ended) = deed.act_on_each(operator, &ids);
         ended.with_context(|| format!("stopped early, {}", deed.said(done as u64, false)))?;

@@ -7,7 +7,7 @@ use clap::{ArgGroup, Args};
 use serde::Serialize;
 use sqlite_outbox::Edit;
 
-use super::operator;
+use super::Meant;
 use crate::args::{self, Database, Exit, Format};
 use crate::commands::enqueue::read_payload;
 use crate::output::{Out, exact};
@@ -79,12 +79,8 @@ pub(crate) struct Arguments {
     /// The channel, where a dedupe key stands in several
     #[arg(long)]
     channel: Option<String>,
-    /// Why, for the record
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
-    /// Say whether it could be done, and change nothing
-    #[arg(long)]
-    dry_run: bool,
+    #[command(flatten)]
+    meant: Meant,
     #[command(flatten)]
     format: Format,
 }
@@ -111,10 +107,7 @@ fn span(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open()?;
     let before = outbox.find(&arguments.which, arguments.channel.as_deref())?;
-    let mut operator = operator(&outbox, arguments.reason.as_deref());
-    if arguments.dry_run {
-        operator = operator.dry_run();
-    }
+    let operator = arguments.meant.operator(&outbox);
     let id = operator.edit(before.id, edit(arguments)?)?;
     let after = outbox.get(id)?.unwrap_or_else(|| before.clone());
     let mut out = Out::new();
@@ -126,11 +119,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             former_message_id: &before.message_id,
             status: after.status.as_str(),
             available_at: after.available_at,
-            dry_run: arguments.dry_run,
+            dry_run: arguments.meant.dry_run,
         })?;
     } else {
         let name = super::name(&after);
-        out.text(&match arguments.dry_run {
+        out.text(&match arguments.meant.dry_run {
             true => format!("{name} would be changed"),
             false if after.message_id == before.message_id => {
                 let when = after.available_at.map(exact);

@@ -8,6 +8,7 @@ mod purge;
 
 use std::path::Path;
 
+use clap::Args;
 use sqlite_outbox::{Entry, Operator, Outbox};
 
 use crate::output::{Out, note, printable};
@@ -71,6 +72,27 @@ pub(super) fn operator<'a>(outbox: &'a Outbox, reason: Option<&str>) -> Operator
     match reason {
         Some(reason) => operator.reason(reason),
         None => operator,
+    }
+}
+
+/// What a change takes whatever it is.
+#[derive(Debug, Args)]
+struct Meant {
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Say what would be done, name the first that it concerns, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Meant {
+    fn operator<'a>(&self, outbox: &'a Outbox) -> Operator<'a> {
+        let operator = operator(outbox, self.reason.as_deref());
+        match self.dry_run {
+            true => operator.dry_run(),
+            false => operator,
+        }
     }
 }
 

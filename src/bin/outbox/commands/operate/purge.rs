@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::{FIRST, entries, first, operator, remark};
+use super::{FIRST, Meant, entries, first, operator, remark};
 use crate::args::{self, Database, Exit, Format};
 use crate::output::{Out, count};
 
@@ -28,12 +28,8 @@ pub(crate) struct Arguments {
     /// Only this channel
     #[arg(long)]
     channel: Option<String>,
-    /// Only say how many, and name the first
-    #[arg(long)]
-    dry_run: bool,
-    /// Why, for the record
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
+    #[command(flatten)]
+    meant: Meant,
     #[command(flatten)]
     format: Format,
 }
@@ -49,10 +45,10 @@ struct Done {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open()?;
-    let operator = operator(&outbox, arguments.reason.as_deref());
+    let operator = operator(&outbox, arguments.meant.reason.as_deref());
     let channel = arguments.channel.as_deref();
     let span = arguments.older_than;
-    let dry_run = arguments.dry_run;
+    let dry_run = arguments.meant.dry_run;
     let (removed, shown) = match (dry_run, channel) {
         (true, _) => {
             let mut ids = operator.purgeable(span, channel)?;
