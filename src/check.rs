@@ -15,7 +15,8 @@ use crate::printable::printable_name;
 use crate::retry::LONGEST_WAIT;
 use crate::settings::MAX_LEASE;
 use crate::stats::{Age, ChannelState, ChannelStats, Stats, far_ahead};
-use crate::store::check::{self, Horizon, Seen};
+use crate::store::check::{self, Damages, Horizon, Seen};
+use crate::store::patience::Patience;
 use crate::store::{census, read, why};
 
 use Severity::{Fault, Note, Warning};
@@ -31,13 +32,15 @@ impl Outbox {
     /// Looks for everything that is wrong with the file and its outbox, the gravest first, and says
     /// what to do about it. Changes nothing.
     ///
-    /// It reads the whole file, table by table, about a second per 100 MB: in a file without a
-    /// write-ahead log the application's commits wait meanwhile for a table at a time.
+    /// It reads the whole file, table by table, about a second per 100 MB. In a file without a
+    /// write-ahead log the application's commits wait meanwhile: whoever has waited for two seconds breaks off
+    /// the look at that table, and a finding (`not_checked`) names it.
     pub fn check(&self) -> Result<Vec<Finding>> {
         let conn = self.shared().opener().open()?;
         let now = self.shared().clock().wall();
         let info = self.shared().opener().info(&conn)?;
-        let mut found = damages(&conn)?;
+        let patience = Patience::of(self.shared().opener(), &conn, self.shared().clock())?;
+        let mut found = damages(&conn, patience.as_ref())?;
         let parts = [
             (|conn, _| contract::parts(conn))
                 as fn(&rusqlite::Connection, i64) -> Result<Vec<Finding>>,
@@ -106,27 +109,48 @@ impl Outbox {
     }
 }
 
-fn damages(conn: &rusqlite::Connection) -> Result<Vec<Finding>> {
-    let words = match check::damages(conn) {
-        Ok(words) => words,
-        Err(Error::Damaged(cause)) => vec![cause.to_string()],
+fn damages(conn: &rusqlite::Connection, patience: Option<&Patience>) -> Result<Vec<Finding>> {
+    let Damages { said, left } = match check::damages(conn, patience) {
+        Ok(found) => found,
+        Err(Error::Damaged(cause)) => Damages {
+            said: vec![cause.to_string()],
+            left: Vec::new(),
+        },
         Err(error) => return Err(error),
     };
-    Ok(words
-        .into_iter()
-        .map(|word| {
-            // A row that breaks a rule is no damage of the file: somebody switched the checks off.
-            if word.contains("constraint failed") || word.contains("NULL value in") {
-                return Finding::new(
-                    Warning,
-                    "broken_rule",
-                    format!("a row breaks a rule of its table: {word}"),
-                    "some program wrote past the checks: find out which, and mend the row",
-                );
-            }
-            damage(&word)
-        })
-        .collect())
+    let damages = said.into_iter().map(|word| {
+        // A row that breaks a rule is no damage of the file: somebody switched the checks off.
+        if word.contains("constraint failed") || word.contains("NULL value in") {
+            return Finding::new(
+                Warning,
+                "broken_rule",
+                format!("a row breaks a rule of its table: {word}"),
+                "some program wrote past the checks: find out which, and mend the row",
+            );
+        }
+        damage(&word)
+    });
+    Ok(damages.chain(not_checked(&left)).collect())
+}
+
+fn not_checked(tables: &[String]) -> Option<Finding> {
+    /// Tables that are named.
+    const NAMED: usize = 5;
+    let named: Vec<_> = tables
+        .iter()
+        .take(NAMED)
+        .map(|it| printable_name(it))
+        .collect();
+    let named = named.join(", ");
+    let text = match tables.len().saturating_sub(NAMED) {
+        _ if tables.is_empty() => return None,
+        0 => format!("for damage, this was not looked at to the end: {named}"),
+        more => format!("for damage, this was not looked at to the end: {named} and {more} more"),
+    };
+    let remedy = "without a write-ahead log a look keeps the application from committing, and it has waited \
+                  for two seconds: look while it is closed, or at a copy that `outbox backup` makes";
+    let finding = Finding::new(Warning, "not_checked", text, remedy);
+    Some(finding.of(tables.len() as u64, None))
 }
 
 fn damage(word: &str) -> Finding {

@@ -10,6 +10,8 @@ use crate::error::Result;
 use crate::outbox::Outbox;
 use crate::schema;
 use crate::stats::Stats;
+#[cfg(feature = "backup")]
+use crate::store::patience::Patience;
 use crate::store::{file, find, salvage, stats};
 
 impl Outbox {
@@ -55,14 +57,15 @@ impl Outbox {
     /// this returns.
     ///
     /// Writers go on meanwhile where the file has a write-ahead log; elsewhere they wait for
-    /// moments at a time, and once for the whole copy if they leave it no peace. The copy has the
+    /// moments at a time, and for about two seconds if they leave it no peace. The copy has the
     /// same identity ([`instance_id`](Self::instance_id)) and message ids: what both would send is
     /// recognised by the receiver as the same.
     ///
     /// # Errors
     ///
     /// [`Error::Exists`](crate::Error::Exists) when there is something at `to`: nothing is ever
-    /// overwritten. On any error nothing is left there.
+    /// overwritten. [`Error::Refused`](crate::Error::Refused) when the file is damaged, and where there is no
+    /// write-ahead log and others write so often that they would have to wait longer. On any error nothing is left there.
     ///
     /// The copy is written beside its place, as `to.XXXXXXXX.partial`, and gets its name at the end. What
     /// a process that was killed has left of one is removed by the next backup to the same place.
@@ -76,7 +79,10 @@ impl Outbox {
     #[cfg(feature = "backup")]
     pub fn backup_unless(&self, to: impl AsRef<Path>, cancel: &Cancel) -> Result<FileInfo> {
         let source = self.shared().opener().open()?;
-        file::backup(&source, self.path(), to.as_ref(), cancel.switch())
+        let clock = self.shared().clock();
+        let patience = Patience::of(self.shared().opener(), &source, clock)?;
+        let to = to.as_ref();
+        file::backup(&source, self.path(), to, patience.as_ref(), cancel.switch())
     }
 
     /// Rewrites the whole file without its free pages (`VACUUM`).

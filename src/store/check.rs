@@ -6,6 +6,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, Row, params};
 
 use crate::error::{Error, Result};
+use crate::store::patience::Patience;
 use crate::store::read::{Name, number, text};
 use crate::store::upkeep::{self, LaneCursor};
 
@@ -236,8 +237,17 @@ pub(super) fn on_one_line(said: &str) -> String {
     said.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What SQLite finds damaged, table by table: each is a read of its own. Its own words, a few.
-pub(crate) fn damages(conn: &Connection) -> Result<Vec<String>> {
+/// What SQLite finds damaged.
+#[derive(Debug, Default)]
+pub(crate) struct Damages {
+    /// Its own words, a few.
+    pub(crate) said: Vec<String>,
+    /// Tables that were not looked at to the end, as somebody waited.
+    pub(crate) left: Vec<String>,
+}
+
+/// Looks table by table: each is a read of its own.
+pub(crate) fn damages(conn: &Connection, patience: Option<&Patience>) -> Result<Damages> {
     let mut tables = conn.prepare(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0
          UNION ALL SELECT 'sqlite_master'",
@@ -245,32 +255,43 @@ pub(crate) fn damages(conn: &Connection) -> Result<Vec<String>> {
     let tables = tables
         .query_map([], |row| text(row, "name"))?
         .collect::<rusqlite::Result<Vec<_>>>()?;
-    let mut statement = conn.prepare("SELECT quick_check FROM pragma_quick_check(?1)")?;
-    let mut found = Vec::new();
+    let mut found = Damages::default();
     for table in tables.into_iter().flatten() {
-        let mut tell = |said: &str| {
-            let said = on_one_line(said);
-            if said != "ok" && found.len() < MOST {
-                found.push(format!("{table}: {said}"));
-            }
+        let mut look = || look_at(conn, &table, &mut found.said);
+        let looked = match patience {
+            Some(patience) => patience.read(conn, look)?,
+            None => Some(look()?),
         };
-        let mut rows = statement.query([&table])?;
-        loop {
-            match rows.next() {
-                Ok(None) => break,
-                Ok(Some(row)) => {
-                    if let ValueRef::Text(said) = row.get_ref(0)? {
-                        tell(&String::from_utf8_lossy(said));
-                    }
-                }
-                // Some damages it does not tell, but stops at them.
-                Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
-                    tell(&error.to_string());
-                    break;
-                }
-                Err(error) => return Err(error.into()),
-            }
+        if looked.is_none() {
+            found.left.push(table);
         }
     }
     Ok(found)
+}
+
+fn look_at(conn: &Connection, table: &str, found: &mut Vec<String>) -> Result<()> {
+    let mut statement = conn.prepare_cached("SELECT quick_check FROM pragma_quick_check(?1)")?;
+    let mut tell = |said: &str| {
+        let said = on_one_line(said);
+        if said != "ok" && found.len() < MOST {
+            found.push(format!("{table}: {said}"));
+        }
+    };
+    let mut rows = statement.query([table])?;
+    loop {
+        match rows.next() {
+            Ok(None) => return Ok(()),
+            Ok(Some(row)) => {
+                if let ValueRef::Text(said) = row.get_ref(0)? {
+                    tell(&String::from_utf8_lossy(said));
+                }
+            }
+            // Some damages it does not tell, but stops at them.
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
+                tell(&error.to_string());
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }

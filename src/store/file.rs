@@ -32,7 +32,7 @@ pub(crate) fn info(conn: &Connection, path: &Path) -> Result<FileInfo> {
     })
 }
 
-fn journal_mode(conn: &Connection) -> Result<String> {
+pub(super) fn journal_mode(conn: &Connection) -> Result<String> {
     Ok(conn.query_row("PRAGMA journal_mode", [], |row| row.get(0))?)
 }
 
@@ -84,32 +84,34 @@ mod copy {
     use crate::store::check::on_one_line;
     use crate::store::connect::BUSY_TIMEOUT;
     use crate::store::partial::{self, Partial};
+    use crate::store::patience::Patience;
 
     /// Pages copied under one read lock, where that lock keeps writers waiting.
     const STEP: i32 = 256;
 
-    /// Pages copied between two looks at the switch, where it keeps nobody waiting.
-    const LONG_STEP: i32 = 4096;
+    /// Pages copied between two looks at the switch, where the lock is held to the end.
+    const LONG_STEP: i32 = 1024;
 
     /// How long writers are let in between.
     const PAUSE: Duration = Duration::from_millis(5);
 
-    /// How often the copy starts anew before it holds the lock to the end.
-    const PATIENCE: u32 = 3;
+    /// How often the copy starts anew before it holds the lock, as long as nobody waits for too long.
+    const RESTARTS: u32 = 3;
 
     /// Copies the file to a place where nothing is. It gets its name when it is whole and checked.
     pub(crate) fn backup(
         source: &Connection,
         from: &Path,
         to: &Path,
+        patience: Option<&Patience>,
         stop: &Arc<AtomicBool>,
     ) -> Result<FileInfo> {
         let to = std::path::absolute(to).map_err(|_| Error::NotAFile(to.into()))?;
         sweep(&to);
         let failed = |error| refused(error, &to);
         let partial = Partial::beside(&to).map_err(failed)?;
-        let copied =
-            fill(source, partial.path(), stop).map_err(|error| unless_stopped(error, stop))?;
+        let copied = fill(source, partial.path(), patience, stop)
+            .map_err(|error| unless_stopped(error, stop))?;
         partial.publish().map_err(failed)?;
         // The rights of the original and no more; last, as they may not even let its owner write.
         let rights = std::fs::metadata(from).map(|it| it.permissions());
@@ -144,11 +146,18 @@ mod copy {
         }
     }
 
-    fn fill(source: &Connection, to: &Path, stop: &Arc<AtomicBool>) -> Result<FileInfo> {
+    fn fill(
+        source: &Connection,
+        to: &Path,
+        patience: Option<&Patience>,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<FileInfo> {
         let mut copy = Connection::open_with_flags(to, flags())?;
         // Its lock, held from the first page on, says that somebody is at work here.
         copy.query_row("PRAGMA locking_mode = EXCLUSIVE", [], |_| Ok(()))?;
-        run(source, &mut copy, stop)?;
+        // Its last step would wait for the disk, and the source is locked as long. It goes there at the end.
+        copy.execute_batch("PRAGMA synchronous = OFF")?;
+        run(source, &mut copy, patience, stop)?;
         watched(&copy, stop);
         let found: String = copy.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
         if found != "ok" {
@@ -171,15 +180,32 @@ mod copy {
         })
     }
 
-    fn run(source: &Connection, copy: &mut Connection, stop: &AtomicBool) -> Result<()> {
-        let mode: String = source.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
-        let log = mode == "wal";
-        // Readers of a write-ahead log keep nobody waiting: one moment of it is read to the end.
-        if log {
-            source.execute_batch("BEGIN; SELECT 1 FROM sqlite_master LIMIT 1")?;
+    /// Whatever is read until the connection goes is of this moment.
+    fn hold(source: &Connection) -> Result<()> {
+        Ok(source.execute_batch("BEGIN; SELECT 1 FROM sqlite_master LIMIT 1")?)
+    }
+
+    fn no_peace() -> Error {
+        Error::Refused(
+            "the file is written to so often, and has no write-ahead log, that its writers would have to \
+             wait for the whole copy: close the application for as long as a backup takes, or let it set \
+             journal_mode=WAL"
+                .into(),
+        )
+    }
+
+    fn run(
+        source: &Connection,
+        copy: &mut Connection,
+        patience: Option<&Patience>,
+        stop: &AtomicBool,
+    ) -> Result<()> {
+        // Where that keeps nobody waiting, one moment of it is read to the end.
+        let mut held = patience.is_none();
+        if held {
+            hold(source)?;
         }
         let backup = Backup::new(source, copy)?;
-        let mut step = if log { LONG_STEP } else { STEP };
         let mut left = i32::MAX;
         let mut restarts = 0;
         let mut waited = Duration::ZERO;
@@ -187,16 +213,21 @@ mod copy {
             if stop.load(Ordering::Acquire) {
                 return Err(Error::Cancelled);
             }
-            match backup.step(step)? {
+            match backup.step(if held { LONG_STEP } else { STEP })? {
                 StepResult::Done => return Ok(()),
-                StepResult::More if log => continue,
+                StepResult::More if held && patience.is_some_and(Patience::is_over) => {
+                    return Err(no_peace());
+                }
+                StepResult::More if held => continue,
                 StepResult::More => {
                     // Someone wrote, so it had to start anew.
                     let remaining = backup.progress().remaining;
                     restarts += u32::from(remaining > left);
                     left = remaining;
-                    if restarts >= PATIENCE {
-                        step = -1;
+                    if restarts >= RESTARTS {
+                        hold(source)?;
+                        held = true;
+                        patience.inspect(|it| it.begin());
                     }
                 }
                 _ if waited < BUSY_TIMEOUT => waited += PAUSE,

@@ -17,6 +17,7 @@ pub(crate) mod odd;
 pub(crate) mod operate;
 #[cfg(feature = "backup")]
 mod partial;
+pub(crate) mod patience;
 #[cfg(test)]
 mod plans;
 pub(crate) mod pool;

@@ -38,6 +38,7 @@ mod mutants;
 mod netwatch;
 mod operators;
 mod order;
+mod patience;
 mod power;
 #[cfg(feature = "http")]
 mod processes;

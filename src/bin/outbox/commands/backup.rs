@@ -16,6 +16,9 @@ use crate::signals::Signals;
 /// checked; until then it is TO.XXXXXXXX.partial, and what a killed backup has left of one is removed by
 /// the next to the same place. Do not let two programs send from
 /// both: what is unsent in the copy would be sent twice, though with the same message ids.
+///
+/// Without a write-ahead log it is refused where the application writes so often that it would have to wait
+/// for more than about two seconds.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  outbox backup till.db till-backup.db")]
 pub(crate) struct Arguments {
