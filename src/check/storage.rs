@@ -11,6 +11,10 @@ use Severity::{Note, Warning};
 /// A write-ahead log that was not cleaned for long.
 const LARGE_LOG: u64 = 64 * 1024 * 1024;
 
+/// One that is so large beside its file goes on growing, or was left by a single large transaction.
+const ODD_LOG: u64 = 16 * 1024 * 1024;
+const ODD_SHARE: u64 = 8;
+
 /// Unused space that is worth a word.
 const MUCH_FREE: u64 = 10 * 1024 * 1024;
 
@@ -52,7 +56,8 @@ pub(super) fn findings(info: &FileInfo, sqlite: i32) -> Vec<Finding> {
             "use SQLite 3.51.3 or newer in every program that opens the file",
         ));
     }
-    if info.wal_bytes > LARGE_LOG {
+    let beside = info.bytes.saturating_mul(ODD_SHARE).max(ODD_LOG);
+    if info.wal_bytes > LARGE_LOG.min(beside) {
         let megabytes = info.wal_bytes / 1_000_000;
         found.push(Finding::new(
             Warning,
@@ -108,6 +113,22 @@ fn locked() -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_that_is_large_beside_its_file_is_told() {
+        let told = |bytes, wal_bytes| {
+            let info = FileInfo {
+                bytes,
+                wal_bytes,
+                journal_mode: "wal".into(),
+                ..FileInfo::default()
+            };
+            let found = findings(&info, 3_053_000);
+            found.iter().any(|it| it.code == "large_wal")
+        };
+        assert!(told(102_000, 60_900_000) && told(1 << 30, LARGE_LOG + 1));
+        assert!(!told(102_000, ODD_LOG) && !told(1 << 24, 60_900_000));
+    }
 
     #[test]
     fn a_sqlite_that_may_lose_commits_of_a_log_is_named() {

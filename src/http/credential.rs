@@ -80,6 +80,21 @@ impl Credential {
     }
 }
 
+/// The variable of a shell that stands for a secret without a name, and for that of a header.
+const SECRET: &str = "SECRET";
+
+fn variable(header: &str) -> String {
+    let mut name = format!("{SECRET}_");
+    for it in header.chars() {
+        match it {
+            '-' => name.push('_'),
+            it if it.is_ascii_alphanumeric() => name.push(it.to_ascii_uppercase()),
+            _ => name.push_str("__"),
+        }
+    }
+    name
+}
+
 /// What no header can carry.
 fn sound(secret: &str) -> Result<(), String> {
     if secret.is_empty() {
@@ -227,7 +242,10 @@ impl Scheme {
     /// Name and value of the header with stand-ins for what is secret.
     pub(super) fn stand_in(&self) -> (&str, String) {
         match self {
-            Self::Bearer(secret) => ("authorization", format!("Bearer {}", secret.stand_in())),
+            Self::Bearer(secret) => (
+                "authorization",
+                format!("Bearer {}", secret.stand_in(SECRET)),
+            ),
             Self::Basic(user, secret) => {
                 // Within double quotes of a shell.
                 let user = user.chars().fold(String::new(), |mut user, it| {
@@ -237,15 +255,27 @@ impl Scheme {
                     user.push(it);
                     user
                 });
-                let login = format!("{user}:{}", secret.stand_in());
+                let login = format!("{user}:{}", secret.stand_in(SECRET));
                 (
                     "authorization",
                     format!("Basic $(printf %s \"{login}\" | base64 | tr -d '\\n')"),
                 )
             }
-            Self::Header(name, secret) => (name, secret.stand_in()),
+            Self::Header(name, secret) => (name, secret.stand_in(&variable(name))),
             Self::Sign(_) => ("webhook-signature", "$SIGNATURE".into()),
             Self::Source(_) => ("authorization", "$CREDENTIAL".into()),
+        }
+    }
+
+    /// The variable among its stand-ins that a person has to fill in.
+    pub(super) fn to_fill_in(&self) -> Option<String> {
+        match self {
+            Self::Bearer(secret) | Self::Basic(_, secret) => {
+                secret.is_nameless().then(|| SECRET.into())
+            }
+            Self::Header(name, secret) => secret.is_nameless().then(|| variable(name)),
+            Self::Sign(_) => None,
+            Self::Source(_) => Some("CREDENTIAL".into()),
         }
     }
 

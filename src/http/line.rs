@@ -1,6 +1,7 @@
 //! Connections: one agent for all routes that share their connection settings.
 
 use std::cell::Cell;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use ureq::unversioned::transport::{
 };
 
 use super::names::Names;
+use super::secret;
 use super::wire::{self, Wire};
 
 /// Idle connections are closed after this: before most servers and routers forget them.
@@ -237,7 +239,11 @@ impl<In: Transport> Connector<In> for Whole {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
+    let mut bytes = Vec::new();
+    secret::open(path)
+        .and_then(|mut it| it.read_to_end(&mut bytes))
+        .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    Ok(bytes)
 }
 
 fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, String> {

@@ -11,8 +11,8 @@ use super::{HttpDispatcher, request};
 /// What would be sent for a message, with stand-ins for what is secret or made at sending.
 ///
 /// A stand-in is a shell expression: `$ERP_TOKEN` for an environment variable, `$(tr … <'…')` for a
-/// file, without the white space around its content, `$SECRET` and `$CREDENTIAL` for what has no
-/// name, `$TIMESTAMP` and `$SIGNATURE`.
+/// file, without the white space around its content and empty where it has several lines, `$SECRET`,
+/// `$SECRET_X_KEY` of a header `X-Key` and `$CREDENTIAL` for what has no name, `$TIMESTAMP` and `$SIGNATURE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Preview {
@@ -24,6 +24,8 @@ pub struct Preview {
     pub headers: Vec<(String, String)>,
     /// The names of those headers whose value is a shell expression.
     pub stand_ins: Vec<String>,
+    /// The variables among them that stand for secrets without a name, which a person has to fill in.
+    pub to_fill_in: Vec<String>,
     /// `host:port` of the proxy, from the route or the environment.
     pub proxy: Option<String>,
     /// Whether the proxy is given a login, which is not shown.
@@ -62,6 +64,8 @@ impl HttpDispatcher {
         if headers.iter().all(|(name, _)| name != "user-agent") {
             headers.push(("user-agent".into(), USER_AGENT.into()));
         }
+        let to_fill_in = plan.purses.iter().filter_map(|it| it.scheme.to_fill_in());
+        let to_fill_in = to_fill_in.collect();
         let credentials = plan.purses.iter().map(|it| it.scheme.stand_in());
         let mut stand_ins = Vec::new();
         let mut add = |name: &str, value: String| {
@@ -85,6 +89,7 @@ impl HttpDispatcher {
             url: head.url(),
             headers,
             stand_ins,
+            to_fill_in,
             ca_file: settings.ca_file.as_deref().map(whole),
             client_cert: (settings.client_cert.as_ref())
                 .map(|(chain, key)| (whole(chain), whole(key))),

@@ -1,8 +1,9 @@
 //! Secrets: read from their place when they are needed, shown nowhere.
 
 use std::fmt;
-use std::io::{BufReader, Read};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -45,7 +46,8 @@ impl Secret {
         Self(Place::Env(name.into()))
     }
 
-    /// The content of a file, without white space around it.
+    /// The content of a file, without white space around it. What is no file, such as a named pipe, is not
+    /// read: it may never answer.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self(Place::File(path.into()))
     }
@@ -75,8 +77,9 @@ impl Secret {
         matches!(self.0, Place::Value(_))
     }
 
-    /// What stands for it in a command to copy: a shell expression without the secret.
-    pub(super) fn stand_in(&self) -> String {
+    /// What stands for it in a command to copy: a shell expression without the secret. `name` is that of a
+    /// variable, where it has none of its own.
+    pub(super) fn stand_in(&self, name: &str) -> String {
         match &self.0 {
             Place::Env(name) if is_shell_name(name) => format!("${name}"),
             Place::Env(name) => format!("$(printenv {})", shell_quoted(name)),
@@ -84,15 +87,20 @@ impl Secret {
                 // A relative one counts from where this program runs, not the command.
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 let path = shell_quoted(&path.to_string_lossy());
-                // As `read` has it: without a byte order mark and white space around it. There is no
-                // newline in a secret.
+                // As `read` has it: without a byte order mark and white space around it, which whole lines
+                // may be. Of several lines nothing is left: no header can carry them.
                 format!(
-                    "$(tr -d '\\r\\n' <{path} | sed \"s/^$(printf '\\357\\273\\277')//; \
-                     s/^[[:space:]]*//; s/[[:space:]]*\\$//\")"
+                    "$(tr '\\r' '\\n' <{path} | sed \"1s/^$(printf '\\357\\273\\277')//; s/^[[:space:]]*//; \
+                     s/[[:space:]]*\\$//\" | awk 'NF {{ n++; line = $0 }} END {{ if (n == 1) print line }}')"
                 )
             }
-            Place::Value(_) | Place::Command(_) => "$SECRET".into(),
+            Place::Value(_) | Place::Command(_) => format!("${name}"),
         }
+    }
+
+    /// Whether nothing names it that a shell could ask.
+    pub(super) fn is_nameless(&self) -> bool {
+        matches!(self.0, Place::Value(_) | Place::Command(_))
     }
 
     /// Whether reading it may take its time.
@@ -111,8 +119,8 @@ impl Secret {
                 .ok()
                 .with_context(|| format!("the environment variable {name} is not UTF-8"))?,
             Place::File(path) => {
-                let file = std::fs::File::open(path)
-                    .with_context(|| format!("{} cannot be read", path.display()))?;
+                let file =
+                    open(path).with_context(|| format!("{} cannot be read", path.display()))?;
                 let mut bytes = Vec::new();
                 file.take(MAX_SECRET)
                     .read_to_end(&mut bytes)
@@ -123,6 +131,14 @@ impl Secret {
         };
         // Editors of Windows begin a file with a byte order mark.
         Ok(text.trim_start_matches('\u{feff}').trim().into())
+    }
+}
+
+/// Opens what is a file. A pipe may never answer, and nothing could break that off.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    match std::fs::metadata(path)?.is_file() {
+        true => File::open(path),
+        false => Err(io::Error::other("it is no file")),
     }
 }
 

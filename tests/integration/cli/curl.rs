@@ -171,15 +171,56 @@ fn what_cannot_be_sent_is_one_line() {
 }
 
 #[test]
-fn a_secret_without_a_name_is_to_be_filled_in() {
+fn each_secret_without_a_name_is_to_be_filled_in_by_its_own() {
     let desk = Desk::new();
     desk.put("sales", "S-1", "text");
     desk.write(
         "outbox.toml",
-        "[channel.sales]\nurl = \"https://erp.example/\"\nbearer = { command = [\"echo\", \"x\"] }\n",
+        "[channel.sales]\nurl = \"https://erp.example/\"\nbearer = { command = [\"echo\", \"x\"] }\n\
+         [channel.sales.secret_headers]\nx-a = { command = [\"echo\", \"a\"] }\n\
+         x_a = { command = [\"echo\", \"b\"] }\nx-b = { env = \"SECRET_X_B\" }\n",
     );
     let ran = desk.run(["curl", "till.db", "S-1", "--config", "outbox.toml"]);
-    assert!(ran.err.contains("fill in $SECRET"), "{ran:?}");
+    assert!(
+        ran.err
+            .contains("fill in $SECRET, $SECRET_X_A, $SECRET_X__A\n"),
+        "{ran:?}"
+    );
+    for header in [
+        "\"authorization: Bearer $SECRET\"",
+        "\"x-a: $SECRET_X_A\"",
+        "\"x_a: $SECRET_X__A\"",
+    ] {
+        assert!(ran.out.contains(header), "{header}: {ran:?}");
+    }
+}
+
+/// A drain refuses it, as no header can carry it: neither are its lines joined.
+#[cfg(unix)]
+#[test]
+fn of_a_secret_of_several_lines_nothing_is_sent() {
+    for secret in ["one\ntwo\n", "one\rtwo", "\u{feff}one\r\n\r\ntwo\r\n"] {
+        let desk = Desk::new();
+        let server = Server::start(|_| ok());
+        desk.put("sales", "S-1", "text");
+        desk.write("token", secret);
+        desk.write(
+            "outbox.toml",
+            format!(
+                "[channel.sales]\nurl = \"{}\"\nsecret_headers = {{ x-key = {{ file = \"token\" }} }}\n",
+                server.url("/")
+            ),
+        );
+        let drained = desk.run(["drain", "till.db", "--config", "outbox.toml"]);
+        assert!(drained.out.contains("line break"), "{drained:?}");
+        shell(&desk, &printed(&desk));
+        let seen = server.seen();
+        assert_eq!(
+            (seen.len(), seen[0].header("x-key")),
+            (1, None),
+            "{secret:?}"
+        );
+    }
 }
 
 #[test]

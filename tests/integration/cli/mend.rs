@@ -422,5 +422,5 @@ fn a_file_that_another_program_is_writing_is_told_of_once() {
     let ran = desk.run(["cancel", "till.db", "S-1"]);
     ran.failed(1, "left a transaction open; try again");
     assert_eq!(ran.err.matches("database is locked").count(), 1, "{ran:?}");
-    assert!(ran.err.contains("`lsof FILE`"), "{ran:?}");
+    assert!(ran.err.contains("`lsof till.db`"), "{ran:?}");
 }

@@ -161,6 +161,40 @@ fn a_broken_settings_file_keeps_the_former_ones_and_is_told() {
     assert_eq!(service.end().code, 0);
 }
 
+/// A pipe may never answer, and whoever reads it hears no signal.
+#[cfg(unix)]
+#[test]
+fn settings_that_became_a_pipe_are_not_read_and_a_secret_that_is_one_is_told() {
+    let desk = Desk::new();
+    settings(&desk, "http://127.0.0.1:9/");
+    let mut service = desk.start(["run", "till.db", "--config", "outbox.toml"]);
+    service.err("started");
+    let pipe = desk.path("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    std::fs::remove_file(desk.path("outbox.toml")).unwrap();
+    std::os::unix::fs::symlink(&pipe, desk.path("outbox.toml")).unwrap();
+    service.signal("-HUP");
+    let line = service.err("former settings stay in force");
+    assert!(line.contains("are no file"), "{line}");
+    service.signal("-TERM");
+    service.err("stopped");
+    assert_eq!(service.end().code, 0);
+
+    desk.put("sales", "S-1", "text");
+    desk.write(
+        "secret.toml",
+        "[channel.sales]\nurl = \"http://127.0.0.1:9/\"\nbearer = { file = \"pipe\" }\n",
+    );
+    for command in ["drain", "check"] {
+        let ran = desk.run([command, "till.db", "--config", "secret.toml"]);
+        assert!(
+            ran.out.contains("pipe cannot be read: it is no file"),
+            "{ran:?}"
+        );
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn troubles_are_lines() {

@@ -139,3 +139,25 @@ fn a_drain_says_in_words_that_a_schedule_is_too_far_ahead() {
     assert!(ran.out.contains("1 scheduled too far ahead"), "{ran:?}");
     assert!(!ran.out.contains("far_ahead"), "{ran:?}");
 }
+
+#[test]
+fn what_check_suggests_works_for_a_channel_that_begins_like_an_option() {
+    let desk = Desk::new();
+    desk.sql()
+        .execute_batch(
+            "INSERT INTO outbox (channel, payload, status, settled_at) VALUES ('-ch', 'x', 'dead', 1)",
+        )
+        .unwrap();
+    let told = desk.run(["check", "till.db"]).out;
+    let command = "outbox list till.db --status dead --channel=-ch";
+    assert!(told.contains(command), "{told}");
+    desk.done(command.split(' ').skip(1));
+}
+
+#[test]
+fn plain_http_is_told_with_the_option_of_the_command_line() {
+    let desk = Desk::new();
+    let url = "--url=http://erp.example/";
+    desk.run(["drain", "till.db", url])
+        .failed(2, "use https, or --allow-http");
+}

@@ -134,7 +134,7 @@ fn a_preview_shows_the_request_and_no_secret() {
         ("webhook-id", "message-1"),
         ("webhook-signature", "$SIGNATURE"),
         ("webhook-timestamp", "$TIMESTAMP"),
-        ("x-api-key", "$SECRET"),
+        ("x-api-key", "$SECRET_X_API_KEY"),
         ("x-store", "17"),
     ];
     let mut headers = preview.headers;

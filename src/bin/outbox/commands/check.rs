@@ -9,7 +9,7 @@ use sqlite_outbox::{
 };
 
 use super::crowd;
-use super::shell::{self, last, quoted};
+use super::shell::{self, last, option, quoted};
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, age, bytes, count, now, printable_name, unless_closed};
 use crate::settings::{self, Faults, Loaded};
@@ -17,7 +17,8 @@ use crate::threads;
 
 /// Look for all that is wrong with the file, outbox and settings
 ///
-/// It reads the whole file and changes nothing. With --config it also reads the settings, the
+/// It reads the whole file and changes nothing. Without a write-ahead log that keeps the application from
+/// committing: a table that it waits for two seconds is left, and named. With --config it also reads the settings, the
 /// certificates and every secret (a secret's command is run), and names channels without a route;
 /// --connect calls on their receivers.
 #[derive(Debug, Args)]
@@ -110,6 +111,11 @@ pub(super) fn command(finding: &Finding, db: &Path) -> Option<String> {
     let (name, rest) = finding.command.split_first()?;
     let rest = match rest {
         [one] => last(one),
+        [before @ .., name, value] if name == "--channel" => {
+            let mut words: Vec<_> = before.iter().map(|it| quoted(it)).collect();
+            words.push(option(name, value));
+            words.join(" ")
+        }
         several => several
             .iter()
             .map(|it| quoted(it))

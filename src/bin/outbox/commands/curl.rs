@@ -72,12 +72,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     {
         note("the signature is made when the request is sent: fill in $TIMESTAMP and $SIGNATURE");
     }
-    if preview
-        .headers
-        .iter()
-        .any(|(_, value)| value.contains("$SECRET") || value.contains("$CREDENTIAL"))
-    {
-        note("a secret of the settings has no name here: fill in $SECRET or $CREDENTIAL");
+    if !preview.to_fill_in.is_empty() {
+        let variables = preview.to_fill_in.iter().map(|it| format!("${it}"));
+        let variables = variables.collect::<Vec<_>>().join(", ");
+        note(&format!(
+            "what a command or program has to say is not asked for: fill in {variables}"
+        ));
     }
     if preview.proxy_login {
         note("the proxy wants a login: set $PROXY_LOGIN to USER:PASSWORD");

@@ -64,7 +64,7 @@ pub(crate) struct Arguments {
     /// Requests under way at once [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
-    /// End after this span, with what is done by then
+    /// Begin nothing more after this span; what is under way then has a few seconds to end
     #[arg(long, value_name = "D", value_parser = args::duration)]
     deadline: Option<Duration>,
     /// Ignore back-off once; schedules stay in force
@@ -169,8 +169,11 @@ fn load(arguments: &Arguments) -> anyhow::Result<Loaded> {
         (Some(path), _) => settings::load(path, workers),
         (None, url) => {
             let url = url.as_deref().unwrap_or_default();
-            settings::one_url(url, arguments.allow_http, workers)
-                .map_err(|error| Usage(format!("--url: {error}")).into())
+            settings::one_url(url, arguments.allow_http, workers).map_err(|error| {
+                // It knows the name that the settings have for it.
+                let error = error.to_string().replace("allow_http", "--allow-http");
+                Usage(format!("--url: {error}")).into()
+            })
         }
     }
 }

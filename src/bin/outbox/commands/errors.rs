@@ -7,7 +7,7 @@ use std::path::Path;
 use sqlite_outbox::Error;
 
 use super::operate::who;
-use super::shell::{command, quoted};
+use super::shell::{command, quoted, quoted_path};
 
 /// All of it, nothing twice.
 pub(crate) fn told(error: &anyhow::Error) -> String {
@@ -50,7 +50,10 @@ fn remedy(error: &Error) -> Option<String> {
             "you are {}: run it as the user whose program writes the file",
             who()
         )),
-        Error::Busy(_) => Some("`lsof FILE` names the programs that have it open".into()),
+        Error::Busy(_) => Some(format!(
+            "`lsof {}` names the programs that have it open",
+            quoted_path(Path::new(&words().nth(1)?))
+        )),
         _ => None,
     }
 }

@@ -164,6 +164,14 @@ impl From<&model::OnDead> for OnDead {
     }
 }
 
+/// Reads a settings file anew: a pipe has nothing more to say, and may never answer.
+pub(crate) fn reload(path: &Path, workers: Option<usize>) -> anyhow::Result<Loaded> {
+    match path.metadata() {
+        Ok(found) if !found.is_file() => bail!("the settings {} are no file", path.display()),
+        _ => load(path, workers),
+    }
+}
+
 /// Reads a settings file. `workers` from the command line has the last word. All that is wrong in
 /// it is one error, [`Faults`].
 pub(crate) fn load(path: &Path, workers: Option<usize>) -> anyhow::Result<Loaded> {

@@ -172,7 +172,8 @@ impl Service<'_> {
 
     /// Starts a pump with the new settings, and lets the old one finish what it has under way.
     fn reload(&mut self) {
-        let loaded = self.arguments.load();
+        let workers = self.arguments.workers.map(usize::from);
+        let loaded = settings::reload(&self.arguments.config, workers);
         let loaded = loaded.and_then(|it| it.apply(&self.outbox).map(|()| it));
         let loaded = match loaded {
             Ok(loaded) => loaded,
