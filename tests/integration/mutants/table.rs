@@ -205,14 +205,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
     },
     Mutant {
-        name: "a lane goes on twice behind a run whose worker has not returned",
-        changes: &[change(
-            "src/store/claim.rs",
-            "status = 'sending' AND id > ?3)",
-            "status = 'sending' AND id > ?3 AND 0)",
-        )],
-    },
-    Mutant {
         name: "probes do not alternate",
         changes: &[change(
             CIRCUIT,

@@ -45,7 +45,7 @@ impl Life {
             } else {
                 pick(&mut dice, &[1, 4, 12])
             },
-            run_length: pick(&mut dice, &[1, 3, 16]),
+            run_length: pick(&mut dice, &[1, 2, 3, 16]),
             brake: [3, 10][dice.below(2) as usize],
             max_attempts: [2, 3, 20][dice.below(3) as usize],
             min_dead_age: [0, 60, 24 * 3600][dice.below(3) as usize] * SECOND,

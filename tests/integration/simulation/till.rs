@@ -286,7 +286,7 @@ impl Till {
             .swap_remove(over[dice.below(over.len() as i64) as usize]);
         let sent = &open.call.delivery;
         let answer = outcome(open.plan.told, sent.id, i64::from(sent.attempt));
-        match dice.below(4) {
+        match dice.below(2) {
             0 => it.drain.settle(open.call, answer),
             _ => it.drain.end(open.call, answer),
         }
