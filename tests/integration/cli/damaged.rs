@@ -140,8 +140,8 @@ const PARTS: [(&str, Met); 11] = [
         &[
             ("list", &[THEY_WAIT]),
             ("list --unsent --channel=sales", &[THEY_WAIT]),
-            ("show K1", &[ONE_BY_ONE, WAITS]),
-            ("why K1", &[ONE_BY_ONE, WAITS]),
+            ("show K1", &[WAITS]),
+            ("why K1", &[WAITS]),
             ("why", &[THEY_WAIT, STATES, ELSE]),
             ("status", &[STATES, ELSE]),
         ],
