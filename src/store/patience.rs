@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const EVERY: Duration = Duration::from_millis(200);
 
 /// Operations of SQLite's machine, or pages that it checks, between two looks at the clock.
-const OPERATIONS: i32 = 200;
+const OPERATIONS: i32 = 32;
 
 /// Breaks a read off that somebody has waited for. Whoever reads on while nobody writes is let be.
 pub(crate) struct Patience(Arc<Mutex<State>>);
@@ -66,6 +66,7 @@ impl Patience {
     }
 
     /// Whether somebody has waited for long enough.
+    #[cfg(feature = "backup")]
     pub(crate) fn is_over(&self) -> bool {
         lock(&self.0).is_over()
     }

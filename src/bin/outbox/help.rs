@@ -1,15 +1,16 @@
 //! The command line as it is shown: commands by what they are for, and what was probably meant by
 //! one that makes no sense.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::builder::StyledStr;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory};
 
 use crate::args::Cli;
-use crate::commands::shell::quoted;
+use crate::commands::shell::{quoted, quoted_path};
 use crate::nearest;
 use crate::output::wrap;
 
@@ -107,8 +108,12 @@ fn groups(whole: &Command) -> String {
 pub(crate) fn advised(error: clap::Error) -> clap::Error {
     let argument = error.get(ContextKind::InvalidArg);
     if matches!(argument, Some(ContextValue::String(it)) if it == "--json") {
-        let words = std::env::args().skip(1);
-        let tip = in_place_of_json(words);
+        let words = std::env::args_os().skip(1);
+        let tip = in_place_of_json(words.map(|it| it.to_string_lossy().into_owned()));
+        return with_tip(error, ContextKind::SuggestedArg, tip);
+    }
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        let tip = no_text(std::env::args_os().skip(1));
         return with_tip(error, ContextKind::SuggestedArg, tip);
     }
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
@@ -127,6 +132,16 @@ pub(crate) fn advised(error: clap::Error) -> clap::Error {
         None => return error,
     };
     with_tip(error, ContextKind::SuggestedSubcommand, tip)
+}
+
+/// Which arguments are no text: paths may be, others not.
+fn no_text(words: impl Iterator<Item = OsString>) -> String {
+    let odd = words.filter(|it| it.to_str().is_none());
+    let odd: Vec<_> = odd.map(|it| quoted_path(Path::new(&it))).collect();
+    format!(
+        "no text is {}; `--file PATH` takes a payload of any bytes",
+        odd.join(", ")
+    )
 }
 
 /// Our advice in the place of clap's own.

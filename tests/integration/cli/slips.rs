@@ -161,3 +161,22 @@ fn plain_http_is_told_with_the_option_of_the_command_line() {
     desk.run(["drain", "till.db", url])
         .failed(2, "use https, or --allow-http");
 }
+
+#[cfg(unix)]
+#[test]
+fn an_argument_that_is_no_text_is_named_with_what_takes_any_bytes() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let desk = Desk::new();
+    let odd = OsStr::from_bytes(b"a\xff");
+    let enqueue = ["enqueue", "till.db", "--channel=sales"].map(OsStr::new);
+    let ran = desk.run(enqueue.iter().chain([&odd]));
+    assert_eq!(ran.code, 2);
+    assert!(
+        ran.err.contains(r"no text is $'a\xff'; `--file PATH`"),
+        "{ran:?}"
+    );
+    let ran = desk.run([OsStr::new("watch"), OsStr::new("--json"), odd]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(ran.err.contains("watch is for people"), "{ran:?}");
+}

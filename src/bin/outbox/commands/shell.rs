@@ -51,7 +51,7 @@ fn coded(bytes: &[u8]) -> String {
 }
 
 /// A path as one word of a shell, which no program takes for an option.
-pub(super) fn quoted_path(path: &Path) -> String {
+pub(crate) fn quoted_path(path: &Path) -> String {
     let plain = path.to_str().filter(|it| it.chars().all(is_printable));
     match plain {
         Some(text) if text.starts_with('-') => quoted(&format!("./{text}")),
