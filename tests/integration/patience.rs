@@ -56,7 +56,7 @@ fn a_check_gives_way_to_whoever_waits_to_write_and_says_what_it_left() {
         .execute_batch("BEGIN IMMEDIATE; DELETE FROM line WHERE id = 1")
         .unwrap();
     let text = not_checked(&outbox).unwrap();
-    assert!(text.ends_with(": line"), "{text}");
+    assert!(text.contains(": line"), "{text}");
     other.execute_batch("COMMIT").unwrap();
     assert_eq!(not_checked(&outbox), None);
 }
