@@ -27,6 +27,8 @@ pub const NAMES: &[&str] = &[
 ];
 
 pub const SLOW_NAMES: &[&str] = &[
+    "app_commits_slow_full_p50_ms",
+    "app_commits_slow_normal_p50_ms",
     "app_commits_slow_full_p99_ms",
     "app_commits_slow_normal_p99_ms",
     "app_commits_slow_full_rate",
@@ -125,13 +127,16 @@ pub fn slow_commits(asked: &Asked) -> Result<Vec<Figure>> {
     let [alone, full, normal] = felt.map(|it| middle(&it));
     let two_syncs = Target::Beyond(2.0 * millis(SYNC));
     let five = Target::Beyond(5.0);
+    let ms = |name, value, limit, target| Figure::new(name, value, limit, "ms", target);
     let rate =
         |name, felt: Felt| Figure::new(name, felt.rate, alone.rate, "commits/s", Target::None);
     Ok(vec![
-        Figure::new(SLOW_NAMES[0], full.p99, alone.p99, "ms", two_syncs),
-        Figure::new(SLOW_NAMES[1], normal.p99, alone.p99, "ms", five),
-        rate(SLOW_NAMES[2], full),
-        rate(SLOW_NAMES[3], normal),
+        ms(SLOW_NAMES[0], full.p50, alone.p50, Target::None),
+        ms(SLOW_NAMES[1], normal.p50, alone.p50, Target::None),
+        ms(SLOW_NAMES[2], full.p99, alone.p99, two_syncs),
+        ms(SLOW_NAMES[3], normal.p99, alone.p99, five),
+        rate(SLOW_NAMES[4], full),
+        rate(SLOW_NAMES[5], normal),
     ])
 }
 

@@ -23,12 +23,20 @@ pub const NAMES: &[&str] = &[
     "backlog_claim_offline_channel",
     "backlog_claim_dead_head",
     "backlog_claim_lanes",
-    "backlog_claim_lanes_flat",
     "backlog_claim_history",
+    "backlog_claim_lanes_flat",
     "backlog_stats",
     "backlog_stats_100k",
+    "backlog_stats_offline_channel",
+    "backlog_stats_dead_head",
+    "backlog_stats_lanes",
+    "backlog_stats_history",
     "backlog_unsent",
     "backlog_unsent_100k",
+    "backlog_unsent_offline_channel",
+    "backlog_unsent_dead_head",
+    "backlog_unsent_lanes",
+    "backlog_unsent_history",
     "backlog_unsent_ms",
 ];
 
@@ -159,9 +167,10 @@ impl Backlog {
     }
 }
 
-/// Claim of 50, `stats` and `unsent` at 1 k, 100 k and 1 M pending; the claim beside 1 M messages of
-/// a channel that is offline, 300 k behind one dead head, among 100 k lanes of one message, and
-/// beside 1 M sent ones ÷ 1 k pending. `lanes_flat` is the claim among 100 k lanes ÷ among 1 k.
+/// Claim of 50, `stats` and `unsent` at 1 M and 100 k pending, beside 1 M messages of a channel that
+/// is offline, 300 k behind one dead head, among 100 k lanes of one message, and beside 1 M sent ones
+/// ÷ 1 k pending. `lanes_flat` is the claim among 100 k lanes ÷ among 1 k, and `unsent_ms` the
+/// longest of all `unsent`.
 pub fn backlog(asked: &Asked) -> Result<Vec<Figure>> {
     let million = asked.size(1_000_000).max(2 * BASE);
     let offline = format!("'{OFFLINE}', 'o' || i, NULL, 'pending', 0, NULL");
@@ -174,8 +183,8 @@ pub fn backlog(asked: &Asked) -> Result<Vec<Figure>> {
     );
     let mut files = [
         Backlog::new(asked, BASE, "", 0)?,
-        Backlog::new(asked, million / 10, "", 0)?,
         Backlog::new(asked, million, "", 0)?,
+        Backlog::new(asked, million / 10, "", 0)?,
         Backlog::new(asked, BASE, &offline, million)?,
         Backlog::new(asked, BASE, &dead, million * 3 / 10)?,
         Backlog::new(asked, 0, &lanes, million / 10)?,
@@ -188,30 +197,25 @@ pub fn backlog(asked: &Asked) -> Result<Vec<Figure>> {
                 let claimed = file.claim(matches!(index, 5 | 7))?;
                 ensure!(claimed.abs_diff(CLAIM) <= 1, "{claimed} claimed");
             }
-            if index < 3 {
-                file.count()?;
-            }
+            file.count()?;
         }
     }
-    let claims = files.each_ref().map(|it| median(&it.claims));
-    let stats = files.each_ref().map(|it| median(&it.stats));
-    let unsent = files.each_ref().map(|it| median(&it.unsent));
-    let figure = |name, value, limit, target| Figure::new(name, value, limit, "ms", target);
-    let flat = Target::Times(1.5);
-    Ok(vec![
-        figure(NAMES[0], claims[2], claims[0], flat),
-        figure(NAMES[1], claims[1], claims[0], flat),
-        figure(NAMES[2], claims[3], claims[0], flat),
-        figure(NAMES[3], claims[4], claims[0], flat),
-        figure(NAMES[4], claims[5], claims[0], flat),
-        figure(NAMES[5], claims[5], claims[7], Target::None),
-        figure(NAMES[6], claims[6], claims[0], flat),
-        figure(NAMES[7], stats[2], stats[0], Target::None),
-        figure(NAMES[8], stats[1], stats[0], Target::None),
-        figure(NAMES[9], unsent[2], unsent[0], Target::None),
-        figure(NAMES[10], unsent[1], unsent[0], Target::None),
-        figure(NAMES[11], unsent[2], 5.0, Target::Limit),
-    ])
+    let medians = |part: fn(&Backlog) -> &[f64]| files.each_ref().map(|it| median(part(it)));
+    let [base, claims @ .., few_lanes] = medians(|it| &it.claims);
+    let [base_stats, stats @ .., _] = medians(|it| &it.stats);
+    let [base_unsent, unsent @ .., _] = medians(|it| &it.unsent);
+    let beside = |values: [f64; 6], base, target| values.map(|value| (value, base, target));
+    let longest = unsent.into_iter().fold(0.0, f64::max);
+    let figures = beside(claims, base, Target::Times(1.5))
+        .into_iter()
+        .chain([(claims[4], few_lanes, Target::None)])
+        .chain(beside(stats, base_stats, Target::None))
+        .chain(beside(unsent, base_unsent, Target::None))
+        .chain([(longest, 5.0, Target::Limit)]);
+    let named = NAMES.iter().zip(figures);
+    Ok(named
+        .map(|(name, (value, limit, target))| Figure::new(name, value, limit, "ms", target))
+        .collect())
 }
 
 /// The median time of a claim of 50 with this much pending, for the plot.
