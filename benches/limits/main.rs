@@ -39,7 +39,7 @@ mod wire;
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use figure::{Figure, Report};
 use file::{Templates, Till};
@@ -116,6 +116,7 @@ fn main() -> Result<()> {
         return plot::plot(&asked, folder);
     }
     let mut report = Report::new(asked.json, asked.quick);
+    let mut failed: Vec<&str> = Vec::new();
     for (names, run) in CASES {
         let wanted = |it: &&str| {
             asked
@@ -124,12 +125,19 @@ fn main() -> Result<()> {
                 .is_none_or(|filter| it.contains(filter))
         };
         if names.iter().any(wanted) {
-            for figure in run(&asked)? {
-                report.add(figure);
+            match run(&asked) {
+                Ok(figures) => figures.into_iter().for_each(|it| report.add(it)),
+                // The others count all the same.
+                Err(error) => {
+                    eprintln!("{}: {error:#}", names.join(", "));
+                    failed.extend(names.iter().copied());
+                }
             }
         }
     }
-    report.end()
+    report.end()?;
+    ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
+    Ok(())
 }
 
 fn read(arguments: impl Iterator<Item = String>) -> Result<Asked> {
