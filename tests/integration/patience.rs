@@ -1,14 +1,13 @@
 //! Long reads of a file without a write-ahead log, where readers keep writers waiting.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlite_outbox::testing::ManualClock;
-use sqlite_outbox::{Clock, Error, Outbox};
+use sqlite_outbox::{Clock, Outbox};
 
 use crate::desk::START;
-use crate::fixture::{Till, nap};
+use crate::fixture::Till;
 
 /// A slow disk: whoever looks at the clock finds that a second has passed.
 #[derive(Debug)]
@@ -72,6 +71,11 @@ fn a_check_of_a_write_ahead_log_keeps_nobody_waiting_and_goes_on_to_the_end() {
 #[cfg(feature = "backup")]
 #[test]
 fn a_backup_does_not_keep_a_till_waiting_that_leaves_it_no_peace() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use crate::fixture::nap;
+    use sqlite_outbox::Error;
+
     let (till, outbox) = till("DELETE");
     let to = till.folder.path().join("copy.db");
     let over = AtomicBool::new(false);
