@@ -52,3 +52,36 @@ fn is_wal(conn: &Connection) -> Result<bool> {
     let mode: String = conn.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
     Ok(mode.eq_ignore_ascii_case("wal"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NORMAL: i64 = 1;
+    const EXTRA: i64 = 3;
+
+    /// With a rollback journal, `NORMAL` may cost the file itself.
+    #[test]
+    fn the_sync_is_lowered_with_a_write_ahead_log_only() {
+        for (journal, sync, synchronous) in [
+            ("WAL", SettleSync::Full, EXTRA),
+            ("WAL", SettleSync::Normal, NORMAL),
+            ("DELETE", SettleSync::Full, EXTRA),
+            ("DELETE", SettleSync::Normal, EXTRA),
+            ("TRUNCATE", SettleSync::Normal, EXTRA),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let conn = Connection::open(folder.path().join("till.db")).unwrap();
+            let set = |row: &Row<'_>| row.get::<_, String>(0);
+            conn.pragma_update_and_check(None, "journal_mode", journal, set)
+                .unwrap();
+            conn.pragma_update(None, "synchronous", "EXTRA").unwrap();
+            let manners = prepare(&conn, sync).unwrap();
+            let found: i64 = conn
+                .pragma_query_value(None, "synchronous", |row| row.get(0))
+                .unwrap();
+            assert_eq!(found, synchronous, "{journal}, {sync:?}");
+            assert_eq!(manners.lazy_sync, synchronous == NORMAL);
+        }
+    }
+}

@@ -226,6 +226,23 @@ fn only_the_budget_and_the_age_together_kill() {
     }
 }
 
+/// A delivery before the rejections may still pay for a charge.
+#[test]
+fn while_the_receiver_is_suspected_nobody_dies_of_a_spent_budget() {
+    let policy = Policy::default();
+    let facts = Facts {
+        attempts: policy.max_attempts,
+        first_charged_at: Some(NOW - DAY),
+        ..probe()
+    };
+    for (rejections, fate) in [(0, 'd'), (9, 'd'), (10, 'c'), (11, 'c')] {
+        let mut channel = channel(Rejecting, true);
+        channel.rejections = rejections;
+        let verdict = judged(Outcome::Retry(failure()), facts, &mut channel, &policy);
+        assert_eq!(word(&verdict), fate, "after {rejections} rejections");
+    }
+}
+
 #[test]
 fn the_brake_believes_ten_rejections_in_a_row_and_no_more() {
     let policy = Policy::default();
@@ -280,6 +297,16 @@ fn a_message_waits_as_long_as_the_receiver_asked() {
             assert_eq!(due(verdict), 600_000, "{hold:?}, evidence {evidence}");
             assert_eq!(channel.state, state, "{hold:?}, evidence {evidence}");
         }
+    }
+    // Nor does it when a probe brings it: whatever the channel waits for, it waits no longer for that.
+    let policy = Policy::default().retry_after(Hold::Message);
+    for state in ALL {
+        let mut channel = channel(state, true);
+        let mut before = channel.clone();
+        let outcome = Outcome::Retry(holding(600));
+        assert_eq!(word(&judged(outcome, probe(), &mut channel, &policy)), 'c');
+        before.evidence = false;
+        assert_eq!(channel, before, "{state}");
     }
     // A longer back-off of our own stays; a wish of nothing is none.
     let facts = Facts {

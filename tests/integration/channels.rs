@@ -11,7 +11,7 @@ use sqlite_outbox::{
 };
 
 use crate::costs::{count, note_statements, ran};
-use crate::fixture::{Till, nap, one, put};
+use crate::fixture::{Till, column, nap, one, put};
 
 const CHANNELS: usize = 2_000;
 const NOW: i64 = 1_800_000_000_000;
@@ -352,4 +352,37 @@ fn a_channel_whose_route_is_gone_is_claimed_from_no_more_when_its_messages_come_
         }
         assert_eq!(outbox.unsent().unwrap(), 200 - claimed as u64);
     }
+}
+
+/// Others come while one channel has claimed all there is room for: what becomes free of it is theirs in
+/// equal parts, whoever is asked first.
+#[test]
+fn what_becomes_free_is_shared_by_the_channels_that_wait() {
+    let till = Till::new();
+    let (_, outbox) = till.manual(NOW);
+    let fill = |channel: &str, messages: usize| {
+        for _ in 0..messages {
+            put(&outbox, &Message::text(channel, "x")).unwrap();
+        }
+    };
+    let settings = Settings::default().workers(1).prefetch(16);
+    let mut drain = Inline::new(&outbox, settings).unwrap();
+    // All three are known to be well, so each may claim as many as there is room for.
+    ["a", "b", "c"].map(|channel| fill(channel, 1));
+    drain.until_idle(&up).unwrap();
+    fill("a", 40);
+    assert_eq!(drain.cycle(&up).unwrap().dispatched, 16);
+    ["b", "c"].map(|channel| fill(channel, 20));
+    let beyond = drain.cycle(&up).unwrap().dispatched;
+    assert_eq!(beyond, 2, "one each, which no other keeps waiting");
+    for _ in 0..8 {
+        let call = drain.begin().unwrap();
+        assert_eq!(call.delivery.channel, "a");
+        drain.end(call, Ok(Outcome::delivered()));
+    }
+    assert_eq!(drain.cycle(&up).unwrap().dispatched, 8);
+    let sql = "SELECT channel || ' ' || count(*) FROM outbox WHERE status = 'sending'
+                GROUP BY channel ORDER BY channel";
+    let claimed = column(&till.sql(), sql);
+    assert_eq!(claimed, ["a 8", "b 5", "c 5"]);
 }

@@ -379,13 +379,23 @@ fn a_hook_that_commits_makes_no_other_hook_run_again() {
 
 #[test]
 fn a_rate_spreads_a_backlog_and_a_drain_waits_for_it() {
+    a_rate_spreads(|message| message);
+}
+
+/// A run of a lane counts as all the messages it has.
+#[test]
+fn a_rate_counts_the_messages_of_a_lane_one_by_one() {
+    a_rate_spreads(|message| message.ordering_key("till 7"));
+}
+
+fn a_rate_spreads(messages: fn(Message) -> Message) {
     let till = Till::new();
     let clock = ManualClock::at(1_800_000_000_000);
     let outbox = Outbox::options()
         .clock(clock.shared())
         .open(&till.path)
         .unwrap();
-    enqueue(&outbox, sales(30));
+    enqueue(&outbox, sales(30).map(messages));
     let settings = Settings::default().default_policy(Policy::default().rate(5.0));
     let mut drain = Inline::new(&outbox, settings).unwrap();
     let script = Script::default();

@@ -1,13 +1,13 @@
-//! Many changes by a person, beside an application that sells.
+//! What a drain, and many changes by a person, leave of the write lock to an application that sells.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sqlite_outbox::testing::ManualClock;
-use sqlite_outbox::{Clock, Error, Message, Outbox, Resolution};
+use sqlite_outbox::testing::{Inline, ManualClock};
+use sqlite_outbox::{Clock, Error, Message, Outbox, Resolution, Settings};
 
 use crate::costs::{count, note_statements, ran};
-use crate::desk::{Desk, START};
+use crate::desk::{Desk, START, up};
 use crate::fixture::{Till, column, put};
 
 /// A slow machine: whoever looks at the clock finds that time has passed.
@@ -92,4 +92,39 @@ fn those_before_one_that_refuses_are_done_and_it_leaves_no_trace() {
     assert_eq!(actions, ["cancel", "conflict_replace"]);
     let left = desk.outbox.conflicts(None, 0, 10).unwrap();
     assert_eq!(left.iter().map(|it| it.id).collect::<Vec<_>>(), [2, 3]);
+}
+
+/// The span in which a transaction of the drain holds the lock is the one that the application's hook takes.
+#[test]
+fn a_drain_leaves_the_lock_free_four_fifths_of_the_time_or_as_it_was_told() {
+    for (settings, pause) in [
+        (Settings::default(), 200),
+        (Settings::default().lock_share(0.5), 50),
+        (Settings::default().lock_share(1.0), 0),
+    ] {
+        let till = Till::new();
+        let clock = ManualClock::at(START);
+        let hook = clock.clone();
+        let options = Outbox::options()
+            .clock(clock.shared())
+            .on_delivered(move |_, _, _| {
+                hook.advance(Duration::from_millis(50));
+                Ok(())
+            });
+        let outbox = options.open(&till.path).unwrap();
+        let mut drain = Inline::new(&outbox, settings).unwrap();
+        put(&outbox, &Message::text("sales", "one")).unwrap();
+        assert_eq!(drain.step(&up).unwrap().dispatched, 1);
+        let recorded = drain.step(&up).unwrap();
+        assert_eq!(outbox.unsent().unwrap(), 0);
+        assert_eq!(recorded.wait, Duration::from_millis(pause));
+        // However much there is to do meanwhile.
+        put(&outbox, &Message::text("sales", "two")).unwrap();
+        drain.wake();
+        for _ in 0..pause {
+            assert_eq!(drain.step(&up).unwrap().dispatched, 0);
+            clock.advance(Duration::from_millis(1));
+        }
+        assert_eq!(drain.step(&up).unwrap().dispatched, 1);
+    }
 }

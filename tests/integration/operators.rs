@@ -9,7 +9,7 @@ use sqlite_outbox::{
     Status,
 };
 
-use crate::desk::{DAY, Desk, HOUR, SECOND, START, down, rejects, status, up};
+use crate::desk::{DAY, Desk, HOUR, MINUTE, SECOND, START, down, rejects, status, up};
 use crate::fixture::{column, one, put};
 
 /// What a message says for itself, whatever happens to it.
@@ -64,6 +64,37 @@ fn a_retried_dead_letter_has_exactly_one_fresh_budget_and_its_history() {
     assert_eq!(deaths, [(3, 3), (3, 3)], "a full budget each time");
     drain.until_idle(&up).unwrap();
     assert_eq!(desk.get(poison).status, Status::Sent);
+}
+
+#[test]
+fn a_retried_dead_letter_dies_again_only_when_its_fresh_budget_is_old_enough() {
+    let desk = Desk::new();
+    let poison = desk.put(Message::text("sales", "poison"));
+    let policy = Policy::default()
+        .max_attempts(3)
+        .min_dead_age(Duration::from_secs(3600))
+        .backoff(Duration::from_secs(30), Duration::from_secs(30));
+    let mut drain = desk.drain_with(Settings::default().default_policy(policy));
+    let receiver = |delivery: &Delivery| {
+        Ok(match delivery.payload.as_slice() {
+            b"poison" => Outcome::Retry(status(500)),
+            _ => Outcome::delivered(),
+        })
+    };
+    for budget in 1..=2 {
+        let mut first = None;
+        while desk.get(poison).status != Status::Dead {
+            desk.put(Message::text("sales", "good"));
+            drain.until_idle(&receiver).unwrap();
+            if desk.get(poison).attempts > 0 {
+                first.get_or_insert(desk.clock.now());
+            }
+            desk.pass(5 * MINUTE);
+        }
+        let settled = desk.get(poison).settled_at.unwrap();
+        assert!(settled - first.unwrap() >= HOUR, "budget {budget}");
+        desk.anna().retry(poison).unwrap();
+    }
 }
 
 #[test]

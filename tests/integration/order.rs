@@ -216,6 +216,8 @@ fn a_call_that_hangs_does_not_hold_what_was_claimed_behind_it() {
         hung.cycle(&up).unwrap();
         desk.pass(1_000);
     }
+    let behind = &desk.states()[16..];
+    assert_eq!(behind, ["waiting"; 24], "given back by the one that hangs");
     let (arrived, _) = arrivals(&desk, &mut [desk.drain()]);
     assert_eq!(
         arrived,

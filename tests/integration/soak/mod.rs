@@ -1,7 +1,7 @@
 //! An hour of a shop: what a process holds stays flat, and nothing is lost meanwhile.
 //!
 //! Goal: memory, threads, open files, write-ahead log and file of a program that sells and drains are no
-//! larger in the last quarter of the run than in the second. Method: a child process (`shop`) sells 28
+//! larger in the last quarter of the run than in the second. Method: a child process (`shop`) sells 30
 //! times a second and drains with four workers, to a receiver of random moods (`receiver`) in this process,
 //! which measures the child from outside. Afterwards every sale is accounted for. `OUTBOX_LONG=1` takes
 //! an hour, `OUTBOX_SOAK_SECONDS` any other time, `OUTBOX_SEED` other dice.
