@@ -170,8 +170,9 @@ impl Edit {
         (!named.is_empty()).then(|| named.join(" and "))
     }
 
-    /// Whether the receiver would get another message, not the same one at another time.
-    pub(crate) fn has_content(&self) -> bool {
+    /// Whether the receiver gets another message, with a new message id, and not the same one at another
+    /// time.
+    pub fn has_content(&self) -> bool {
         self.payload.is_some()
             || self.headers.is_some()
             || self.content_type.is_some()

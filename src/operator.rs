@@ -259,8 +259,9 @@ impl<'a> Operator<'a> {
     }
 
     /// [Sends again](Self::send_again) what is selected of the sent messages, in steps; returns how
-    /// many. Those that cannot be sent again, or were already, are left out; so calling it again
-    /// goes on where it failed.
+    /// many. Left out are those that cannot be sent again or were already, and those that are repetitions
+    /// themselves, unless a web page answered them too; so calling it again goes on where it failed, and
+    /// sends nothing twice.
     ///
     /// [`Error::Refused`] for a selection of messages that are not sent.
     pub fn send_all_again(&self, selection: &Selection) -> Result<u64> {
@@ -276,8 +277,8 @@ impl<'a> Operator<'a> {
         self.each(ids, |conn, id, deed| again::send(conn, id, None, deed))
     }
 
-    /// The ids of the selected messages that were not sent again yet, in order; 8 bytes for each.
-    /// Changes nothing.
+    /// The ids of the selected messages that [`send_all_again`](Self::send_all_again) would take, but for
+    /// those whose payload or key is in the way, in order; 8 bytes for each. Changes nothing.
     ///
     /// [`Error::Refused`] for a selection of messages that are not sent.
     pub fn selected_again(&self, selection: &Selection) -> Result<Vec<i64>> {
@@ -288,9 +289,9 @@ impl<'a> Operator<'a> {
             )));
         }
         let conn = self.outbox.shared().reader()?;
-        let done = again::done(&conn)?;
+        let left_out = again::left_out(&conn)?;
         let mut ids = select::matching(&conn, selection)?;
-        ids.retain(|id| !done.contains(id));
+        ids.retain(|id| !left_out.contains(id));
         Ok(ids)
     }
 

@@ -9,6 +9,7 @@ use crate::entry::Status;
 use crate::error::{Error, Result};
 use crate::message;
 use crate::selection::SentAgain;
+use crate::store::odd::is_page;
 use crate::store::operate::{self, Deed};
 use crate::store::read;
 use crate::store::round::NOTED;
@@ -41,6 +42,12 @@ const OF: &str = "again_of";
 const DONE: &str =
     "SELECT message FROM outbox_audit WHERE action = 'send_again' AND message IS NOT NULL";
 
+/// What stands for another one, and how its answer begins.
+const REPETITIONS: &str = "
+SELECT o.id, substr(o.answer, 1, 200) AS start
+  FROM outbox_audit AS a CROSS JOIN outbox AS o ON o.id = a.message
+ WHERE a.action = 'again_of'";
+
 const IS_DONE: &str = "
 SELECT EXISTS (SELECT 1 FROM outbox_audit WHERE action = 'send_again' AND message = ?1)";
 
@@ -49,6 +56,20 @@ pub(crate) fn done(conn: &Connection) -> Result<BTreeSet<i64>> {
     let mut statement = conn.prepare_cached(DONE)?;
     let ids = statement.query_map([], |row| row.get(0))?;
     Ok(ids.collect::<rusqlite::Result<_>>()?)
+}
+
+/// What is not sent again with all others: what was already, and a repetition, unless a web page answered
+/// that as well.
+pub(crate) fn left_out(conn: &Connection) -> Result<BTreeSet<i64>> {
+    let mut ids = done(conn)?;
+    let mut statement = conn.prepare_cached(REPETITIONS)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        if !read::text(row, "start")?.as_deref().is_some_and(is_page) {
+            ids.insert(row.get("id")?);
+        }
+    }
+    Ok(ids)
 }
 
 /// Whether this one was.

@@ -172,3 +172,45 @@ fn what_makes_no_sense_is_refused_in_one_line_and_nothing_is_done() {
     );
     assert!(ran.err.contains("1 message is left out"), "{ran:?}");
 }
+
+/// A nervous operator types the command once more after each drain.
+#[test]
+fn a_repetition_is_not_repeated_by_all_but_where_a_portal_took_it_too() {
+    let desk = shop();
+    let all = |more: &[&str]| {
+        let all = [
+            "send-again",
+            "till.db",
+            "--all",
+            "--channel=sales",
+            "--json",
+        ];
+        desk.run(all.iter().chain(more)).json()
+    };
+    assert_eq!(all(&["--since=1h"])["count"], 3);
+    let drain = |server: &Server| {
+        desk.run(["drain", "till.db", "--url", &server.url("/")]);
+    };
+    // The first goes into the portal again.
+    let portal = Server::start(|seen| match seen.body == b"one" {
+        true => respond(200, &[], "<!doctype html><title>Log in"),
+        false => ok(),
+    });
+    drain(&portal);
+    for more in [&["--since=1h"][..], &["--web-page"]] {
+        let dry = all(&[more, &["--dry-run"]].concat());
+        let keys: Vec<_> = dry["keys"].as_array().unwrap().iter().collect();
+        assert!(keys.contains(&&json!("S-1-again")), "{dry}");
+        assert!(!keys.contains(&&json!("S-2-again")), "{dry}");
+    }
+    // W-1 was sent since, and no repetition.
+    assert_eq!(
+        all(&["--since=1h"]),
+        json!({"count": 2, "dry_run": false, "left_out": 5})
+    );
+    drain(&Server::start(|_| ok()));
+    assert_eq!(all(&["--since=1h"])["count"], 0);
+    assert_eq!(all(&["--web-page"])["count"], 0);
+    // Whoever names one means it.
+    desk.done(["send-again", "till.db", "S-2-again"]);
+}

@@ -25,6 +25,37 @@ fn broken(headers: &str) -> Desk {
     desk
 }
 
+/// An id that is given by the doing is told by nobody before.
+#[test]
+fn a_dry_run_of_an_edit_tells_what_the_edit_will_tell_or_null() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "one");
+    let edits: [(&[&str], bool, bool); 4] = [
+        (&["--available=now"], true, true),
+        (&["two", "--key=S-2"], true, false),
+        (&["--header=X-Store: 17"], true, false),
+        (&["--to-channel=other"], false, false),
+    ];
+    for (edit, same_id, same_message_id) in edits {
+        let args = ["edit", "till.db", "1", "--json"].iter().chain(edit);
+        let dry = desk.json(args.clone().chain(&["--dry-run"]));
+        let done = desk.json(args);
+        for (column, known) in [
+            ("id", same_id),
+            ("message_id", same_message_id),
+            ("status", same_id),
+            ("dedupe_key", true),
+            ("former_message_id", true),
+            ("available_at", true),
+        ] {
+            let told = known.then(|| done[column].clone()).unwrap_or_default();
+            assert_eq!(dry[column], told, "{edit:?}: {column}");
+        }
+        let changed = done["message_id"] != done["former_message_id"];
+        assert_ne!(changed, same_message_id, "{edit:?}: {done}");
+    }
+}
+
 #[test]
 fn broken_headers_are_mended_by_an_edit_and_why_says_so() {
     for headers in [

@@ -15,7 +15,7 @@ use crate::output::{Out, count, note};
 /// ask the receiver first. Each is put in anew at the end of its ordering key, under a key of its
 /// own: KEY-again, or the one that --key gives. It keeps its message id, by which a receiver that has
 /// it after all recognises it. What was sent again already is left out, or refused where no --key is
-/// given.
+/// given. --all leaves out repetitions too, unless a web page answered them as well: it can be repeated.
 #[derive(Debug, Args)]
 #[command(
     group(ArgGroup::new("narrow").multiple(true).args(["web_page", "since", "until"])),
@@ -62,7 +62,7 @@ struct Done {
     /// Of those that were named.
     #[serde(skip_serializing_if = "Option::is_none")]
     sent: Option<Vec<Sent>>,
-    /// How many were chosen and cannot be sent again, or were already.
+    /// How many were chosen and cannot be sent again, were already, or are repetitions themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     left_out: Option<u64>,
     /// The keys of the first that a dry run found.
@@ -156,7 +156,8 @@ fn all(
     if left_out > 0 {
         let messages = count(left_out, "message is", "messages are");
         note(&format!(
-            "{messages} left out: sent again already, or without the payload that retention removed"
+            "{messages} left out: sent again already, a repetition that no web page answered, or without the \
+             payload that retention removed"
         ));
     }
     match &arguments.channel {

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use serde::Serialize;
-use sqlite_outbox::Edit;
+use sqlite_outbox::{Edit, Entry, Status};
 
 use super::Meant;
 use crate::args::{self, Database, Exit, Format};
 use crate::commands::enqueue::read_payload;
-use crate::output::{Out, exact};
+use crate::output::{Out, exact, now};
 
 /// Give a dead or never attempted message other content
 ///
@@ -85,15 +85,54 @@ pub(crate) struct Arguments {
     format: Format,
 }
 
+/// What nobody can know before it is done is null in a dry run: ids that are given then, and the place
+/// of what becomes another row or was dead.
 #[derive(Serialize)]
 struct Done<'a> {
-    id: i64,
+    id: Option<i64>,
     dedupe_key: &'a str,
-    message_id: &'a str,
+    message_id: Option<&'a str>,
     former_message_id: &'a str,
-    status: &'static str,
+    status: Option<&'static str>,
     available_at: Option<i64>,
     dry_run: bool,
+}
+
+impl<'a> Done<'a> {
+    fn new(before: &'a Entry, after: &'a Entry) -> Self {
+        Self {
+            id: Some(after.id),
+            dedupe_key: &after.dedupe_key,
+            message_id: Some(&after.message_id),
+            former_message_id: &before.message_id,
+            status: Some(after.status.as_str()),
+            available_at: after.available_at,
+            dry_run: false,
+        }
+    }
+
+    /// What it would be, with this id.
+    fn tried(before: &'a Entry, id: i64, edit: &Edit, arguments: &'a Arguments) -> Self {
+        let stays = id == before.id;
+        let done = Self::new(before, before);
+        Self {
+            id: done.id.filter(|_| stays),
+            dedupe_key: arguments.key.as_deref().unwrap_or(done.dedupe_key),
+            message_id: done.message_id.filter(|_| !edit.has_content()),
+            status: done
+                .status
+                .filter(|_| stays && before.status != Status::Dead),
+            available_at: match arguments.available {
+                Some(Duration::ZERO) => None,
+                Some(span) => {
+                    Some(now().saturating_add(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
+                }
+                None => done.available_at,
+            },
+            dry_run: true,
+            ..done
+        }
+    }
 }
 
 /// How long from now.
@@ -108,18 +147,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open()?;
     let before = outbox.find(&arguments.which, arguments.channel.as_deref())?;
     let operator = arguments.meant.operator(&outbox);
-    let id = operator.edit(before.id, edit(arguments)?)?;
+    let edit = edit(arguments)?;
+    let id = operator.edit(before.id, edit.clone())?;
     let after = outbox.get(id)?.unwrap_or_else(|| before.clone());
     let mut out = Out::new();
     if arguments.format.json {
-        out.json(&Done {
-            id: after.id,
-            dedupe_key: &after.dedupe_key,
-            message_id: &after.message_id,
-            former_message_id: &before.message_id,
-            status: after.status.as_str(),
-            available_at: after.available_at,
-            dry_run: arguments.meant.dry_run,
+        out.json(&match arguments.meant.dry_run {
+            true => Done::tried(&before, id, &edit, arguments),
+            false => Done::new(&before, &after),
         })?;
     } else {
         let name = super::name(&after);
