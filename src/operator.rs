@@ -186,14 +186,27 @@ impl<'a> Operator<'a> {
     /// [Decides](Self::resolve) about these conflicts in their order, in steps, up to the first of which that
     /// cannot be; answers the message of each that was decided, and how it ended. What was done before it
     /// stays done.
+    ///
+    /// [`Error::Refused`] before anything is done where several of the same key would
+    /// [replace](Resolution::Replace) its holder: the last would be left.
     pub fn resolve_each(
         &self,
         conflicts: &[i64],
         resolution: &Resolution,
     ) -> (Vec<Option<i64>>, Result<()>) {
-        self.each(conflicts, |conn, id, deed| {
-            conflict::resolve(conn, id, resolution, deed)
-        })
+        let alone = match resolution {
+            Resolution::Replace => {
+                let reader = self.outbox.shared().reader();
+                reader.and_then(|it| conflict::one_of_each_key(&it, conflicts))
+            }
+            _ => Ok(()),
+        };
+        match alone {
+            Ok(()) => self.each(conflicts, |conn, id, deed| {
+                conflict::resolve(conn, id, resolution, deed)
+            }),
+            Err(error) => (Vec::new(), Err(error)),
+        }
     }
 
     /// Stops a channel: nothing more of it is claimed, by any process, until

@@ -1,5 +1,7 @@
 //! Duplicates with other content: reading them, and what a person decides about them.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use rusqlite::{Connection, OptionalExtension, Params, Row, named_params, params};
 
 use crate::conflict::{Conflict, Resolution};
@@ -63,6 +65,12 @@ UPDATE outbox
        next_attempt_at = max(coalesce((SELECT available_at FROM outbox_conflict WHERE id = :id), 0), 0)
  WHERE id = :holder AND claims = 0 AND status IN ('pending', 'waiting')
    AND ordering_key IS (SELECT ordering_key FROM outbox_conflict WHERE id = :id)";
+
+/// The first conflict of the same key. Index `outbox_conflict_key`.
+pub(crate) const FIRST_OF_KEY: &str = "
+SELECT (SELECT k.id FROM outbox_conflict AS k
+         WHERE k.channel = c.channel AND k.dedupe_key = c.dedupe_key ORDER BY k.id LIMIT 1)
+  FROM outbox_conflict AS c WHERE c.id = ?1";
 
 const DELETE: &str = "DELETE FROM outbox_conflict WHERE id = ?1";
 
@@ -148,6 +156,41 @@ fn some(conn: &Connection, sql: &str, which: impl Params) -> Result<Vec<Conflict
 pub(crate) fn get(conn: &Connection, id: i64) -> Result<Option<Conflict>> {
     let mut statement = conn.prepare_cached(conflicts!("WHERE k.id = ?1"))?;
     Ok(statement.query_row([id], conflict).optional()?)
+}
+
+/// Refuses to put several contents in one place, where all but the last would be lost.
+pub(crate) fn one_of_each_key(conn: &Connection, conflicts: &[i64]) -> Result<()> {
+    let mut keys: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
+    let mut first = conn.prepare_cached(FIRST_OF_KEY)?;
+    for id in conflicts {
+        let first = first.query_row([id], |row| row.get(0)).optional()?;
+        if let Some(first) = first {
+            keys.entry(first).or_default().insert(*id);
+        }
+    }
+    let rivals: Vec<_> = keys.values().filter(|it| it.len() > 1).collect();
+    let Some(named) = rivals.first() else {
+        return Ok(());
+    };
+    let others = match rivals.len() - 1 {
+        0 => String::new(),
+        more => format!(" (as have others, of {more} more)"),
+    };
+    Err(Error::Refused(format!(
+        "the conflicts {} have the same key{others}, and a message has one content: choose one of them",
+        listed(named)
+    )))
+}
+
+/// The first of these numbers, and how many more there are.
+fn listed(ids: &BTreeSet<i64>) -> String {
+    const NAMED: usize = 10;
+    let mut named: Vec<_> = ids.iter().take(NAMED).map(i64::to_string).collect();
+    let last = match ids.len().saturating_sub(NAMED) {
+        0 => named.pop().unwrap_or_default(),
+        more => format!("{more} more"),
+    };
+    format!("{} and {last}", named.join(", "))
 }
 
 /// Does what a person decided; answers the message that has the content now.

@@ -9,8 +9,8 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use crate::entry::Status;
 use crate::schema::SCHEMA;
 use crate::store::{
-    SET, bulk, census, channel, claim, decode, enqueue, operate, read, retention, round, select,
-    settle, stats, upkeep, why,
+    SET, bulk, census, channel, claim, conflict, decode, enqueue, operate, read, retention, round,
+    select, settle, stats, upkeep, why,
 };
 
 /// The plan of a statement, one step a line.
@@ -288,7 +288,10 @@ fn what_is_settled(conn: &Connection) {
         ("outbox_lane ", &[settle::TAKE_BACK_RUN, settle::RUN_CLAIMS]),
         ("outbox_lane ", &[&enqueue::INSERT, &bulk::INSERT]),
         ("outbox_attempt_message", &attempts),
-        ("(channel=? AND dedupe_key=?)", &[enqueue::HOLDER]),
+        (
+            "(channel=? AND dedupe_key=?)",
+            &[enqueue::HOLDER, conflict::FIRST_OF_KEY],
+        ),
         (
             "outbox_due (channel=? AND status=?",
             &[stats::MOST_ATTEMPTS],

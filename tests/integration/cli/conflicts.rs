@@ -305,3 +305,44 @@ fn a_conflict_that_is_named_twice_is_decided_once_dry_or_not() {
         assert_eq!(done["resolved"].as_array().unwrap().len(), 1);
     }
 }
+
+/// Each would take the place of the one before it, and the last would be left.
+#[test]
+fn of_several_contents_of_one_key_one_has_to_be_chosen_to_replace_it() {
+    let desk = till();
+    let aside = |key: &str, payload: &str| {
+        let sql = "INSERT INTO outbox (channel, dedupe_key, payload) VALUES ('sales', ?1, ?2)
+                   ON CONFLICT (channel, dedupe_key) DO NOTHING";
+        desk.sql().execute(sql, [key, payload]).unwrap();
+    };
+    aside("S-2", "one");
+    aside("S-1", "three");
+    aside("S-2", "two");
+    aside("S-1", "four");
+    let before = desk.done(["conflicts", "till.db"]);
+    for chosen in [
+        &["--all"][..],
+        &["4", "3", "2"],
+        &["4", "2", "3", "--dry-run"],
+    ] {
+        let args = ["conflicts", "till.db", "--replace"].iter().chain(chosen);
+        let ran = desk.run(args);
+        let all = if chosen[0] == "--all" {
+            "1, 2 and 4"
+        } else {
+            "2 and 4"
+        };
+        let says = format!("the conflicts {all} have the same key");
+        assert!(ran.err.contains("choose one of them"), "{ran:?}");
+        assert!(ran.err.contains(", and all others: "), "{ran:?}");
+        ran.failed(1, &says);
+        assert_eq!(desk.done(["conflicts", "till.db"]), before, "{chosen:?}");
+        assert!(record(&desk).is_empty());
+    }
+    // Nor do they get one key, which is another way of losing all but one.
+    desk.run(["conflicts", "till.db", "1", "2", "--enqueue-as=S-3"])
+        .failed(2, "a key is for one message");
+    desk.done(["conflicts", "till.db", "2", "3", "2", "--replace"]);
+    desk.done(["conflicts", "till.db", "1", "4", "--drop"]);
+    assert_eq!(send(&desk), ["three", "two"]);
+}

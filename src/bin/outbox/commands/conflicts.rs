@@ -49,7 +49,8 @@ pub(crate) struct Arguments {
     /// Send it after all, as a message of its own under this dedupe key
     #[arg(long, value_name = "KEY")]
     enqueue_as: Option<String>,
-    /// Put it in the place of the message that holds the key, if that was never attempted
+    /// Put it in the place of the message that holds the key, if that was never attempted; one of each
+    /// key
     #[arg(long)]
     replace: bool,
     /// Do not send it; its payload is kept for the record
@@ -191,6 +192,7 @@ fn decide(arguments: &Arguments, resolution: &Resolution, out: &mut Out) -> anyh
     let (done, ended) = operator.resolve_each(&which, resolution);
     if let (Err(error), Some(conflict)) = (ended, which.get(done.len())) {
         let before = match done.len() {
+            0 if which.len() > 1 => ", and all others".into(),
             0 => String::new(),
             number => format!(
                 ", and those after it; {} before it",
