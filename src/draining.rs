@@ -26,7 +26,8 @@ pub struct Draining<'a> {
     now: bool,
 }
 
-/// Breaks off a drain, a backup or a compact from another thread; clones are the same switch.
+/// Breaks off a drain, a backup, a compact or what an [`Operator`](crate::Operator) does to many, from another
+/// thread; clones are the same switch.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
@@ -42,7 +43,7 @@ impl Cancel {
         self.0.store(true, Ordering::Release);
     }
 
-    fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 

@@ -129,6 +129,11 @@ pub enum Error {
     DiskFull(rusqlite::Error),
     /// It was broken off by its [`Cancel`](crate::Cancel), and nothing of it is left.
     Cancelled,
+    /// It was stopped by its [`Cancel`](crate::Cancel) between two of its transactions.
+    Interrupted {
+        /// How many were done before, and stay done.
+        done: u64,
+    },
     /// This process was forked off after the outbox was opened: it must open its own.
     Forked,
     /// No connection could be had from the pool.
@@ -266,6 +271,7 @@ impl fmt::Display for Error {
                 "the disk is full: make room; until then nothing can be written to the file",
             ),
             Self::Cancelled => f.write_str("it was broken off, and nothing of it is left"),
+            Self::Interrupted { done } => write!(f, "it was stopped early; {done} were done and stay so"),
             Self::Forked => f.write_str("this process was forked after the outbox was opened; open it again here"),
             Self::Pool(why) => write!(f, "no connection could be had: {why}"),
             Self::Stopped(why) => write!(f, "the pump has stopped: {why}"),

@@ -8,6 +8,7 @@ use rusqlite::Transaction;
 
 use crate::circuit::OnDead;
 use crate::conflict::Resolution;
+use crate::draining::Cancel;
 use crate::edit::Edit;
 use crate::entry::Status;
 use crate::error::{Error, Result};
@@ -54,6 +55,7 @@ pub struct Operator<'a> {
     who: String,
     reason: Option<String>,
     dry_run: bool,
+    cancel: Cancel,
 }
 
 impl<'a> Operator<'a> {
@@ -63,6 +65,7 @@ impl<'a> Operator<'a> {
             who,
             reason: None,
             dry_run: false,
+            cancel: Cancel::new(),
         }
     }
 
@@ -77,6 +80,13 @@ impl<'a> Operator<'a> {
     /// nothing is changed or recorded. It takes the write lock all the same.
     pub fn dry_run(mut self) -> Self {
         self.dry_run = true;
+        self
+    }
+
+    /// Stops what is done to many once the switch is thrown, before its next transaction, with
+    /// [`Error::Interrupted`]: what was done stays done. One transaction is never stopped.
+    pub fn unless(mut self, cancel: &Cancel) -> Self {
+        self.cancel = cancel.clone();
         self
     }
 
@@ -280,7 +290,7 @@ impl<'a> Operator<'a> {
     pub fn send_all_again(&self, selection: &Selection) -> Result<u64> {
         let ids = self.selected_again(selection)?;
         let (sent, ended) = self.each(&ids, again::send_if);
-        ended.map(|()| sent.into_iter().filter(|it| *it).count() as u64)
+        counted(&sent, ended)
     }
 
     /// [Sends again](Self::send_again) these messages in their order, each under its own key with
@@ -355,7 +365,12 @@ impl<'a> Operator<'a> {
     fn remove(&self, older_than: Duration, channel: Option<&str>) -> Result<u64> {
         let until = self.before(older_than);
         let mut purge = retention::Purge::new(&*self.outbox.shared().reader()?, until, channel)?;
-        while self.step(|conn, deed| purge.step(conn, deed))? {}
+        while self.step(|conn, deed| purge.step(conn, deed))? {
+            if self.cancel.is_cancelled() {
+                let done = purge.removed();
+                return Err(Error::Interrupted { done });
+            }
+        }
         Ok(purge.removed())
     }
 
@@ -376,7 +391,7 @@ impl<'a> Operator<'a> {
         let (changed, ended) = self.each(&ids, |conn, id, deed| {
             operate::act_if(conn, id, status, action, deed)
         });
-        ended.map(|()| changed.into_iter().filter(|it| *it).count() as u64)
+        counted(&changed, ended)
     }
 
     fn act_on_each(&self, ids: &[i64], action: Action) -> (usize, Result<()>) {
@@ -390,6 +405,16 @@ impl<'a> Operator<'a> {
             reason: self.reason.as_deref(),
             now: self.outbox.shared().now(),
         }
+    }
+}
+
+/// How many were changed, and not passed over; until it was stopped, where it was.
+fn counted(changed: &[bool], ended: Result<()>) -> Result<u64> {
+    let done = changed.iter().filter(|it| **it).count() as u64;
+    match ended {
+        Ok(()) => Ok(done),
+        Err(Error::Interrupted { .. }) => Err(Error::Interrupted { done }),
+        Err(error) => Err(error),
     }
 }
 

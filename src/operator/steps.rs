@@ -44,6 +44,12 @@ impl Operator<'_> {
     ) -> (Vec<T>, Result<()>) {
         let mut done = Vec::with_capacity(ids.len());
         while let Some(rest) = ids.get(done.len()..).filter(|it| !it.is_empty()) {
+            if self.cancel.is_cancelled() {
+                let interrupted = Error::Interrupted {
+                    done: done.len() as u64,
+                };
+                return (done, Err(interrupted));
+            }
             match self.step(|conn, deed| self.some(conn, rest, deed, &mut act)) {
                 Ok((some, ended)) => {
                     done.extend(some);

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sqlite_outbox::testing::{Inline, ManualClock};
-use sqlite_outbox::{Clock, Error, Message, Outbox, Resolution, Settings};
+use sqlite_outbox::{
+    Cancel, Clock, Error, Message, Outbox, Resolution, Selection, Settings, Status,
+};
 
 use crate::costs::{count, note_statements, ran};
 use crate::desk::{Desk, START, up};
@@ -127,4 +129,40 @@ fn a_drain_leaves_the_lock_free_four_fifths_of_the_time_or_as_it_was_told() {
         }
         assert_eq!(drain.step(&up).unwrap().dispatched, 1);
     }
+}
+
+/// The switch is thrown within the second transaction of 256, which goes on to its end.
+#[test]
+fn what_is_done_to_many_is_stopped_between_two_transactions_and_says_how_many_were_done() {
+    let till = Till::new();
+    let switch = Cancel::new();
+    let thrown = switch.clone();
+    let options = Outbox::options().clock(ManualClock::at(START).shared());
+    let options = options.on_connect(move |conn| {
+        let thrown = thrown.clone();
+        conn.update_hook(Some(move |_, _: &str, table: &str, id| {
+            if (table, id) == ("outbox_audit", 300) {
+                thrown.cancel();
+            }
+        }))?;
+        Ok(())
+    });
+    let outbox = options.open(&till.path).unwrap();
+    let puts = (0..600).map(|_| put(&outbox, &Message::text("sales", "x")).unwrap().id());
+    let ids: Vec<_> = puts.collect();
+    let interrupted = |ended, done| match ended {
+        Err(Error::Interrupted { done: it }) => assert_eq!(it, done),
+        other => panic!("{other:?}"),
+    };
+    let cancelled = || outbox.stats().unwrap().total.cancelled;
+    let anna = outbox.operator("anna").unless(&switch);
+    let pending = Selection::new().status(Status::Pending);
+    interrupted(anna.cancel_all(&pending), 512);
+    assert_eq!(cancelled(), 512);
+    // From now on it stands.
+    interrupted(anna.retry_each(&ids).1.map(|()| 0), 0);
+    interrupted(
+        anna.purge(Duration::ZERO),
+        600 - outbox.stats().unwrap().total.pending - cancelled(),
+    );
 }

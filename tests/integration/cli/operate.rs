@@ -397,3 +397,55 @@ fn what_is_done_to_many_is_done_in_few_transactions() {
     .unwrap();
     few(&["conflicts", "till.db", "--all", "--drop"]);
 }
+
+/// It is done in steps, and whoever stops it is told how far it came.
+#[cfg(unix)]
+#[test]
+fn what_is_done_to_many_says_after_ctrl_c_how_many_were_done() {
+    let desk = Desk::new();
+    let sql = desk.sql();
+    let fill = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 5000)
+                INSERT INTO outbox (channel, dedupe_key, payload)
+                SELECT 'sales', n, 'one' FROM n WHERE true ON CONFLICT DO NOTHING";
+    sql.execute_batch(fill).unwrap();
+    sql.execute_batch(&fill.replace("'one'", "'two'")).unwrap();
+    let record = || -> i64 {
+        let count = "SELECT count(*) FROM outbox_audit";
+        sql.query_row(count, [], |row| row.get(0)).unwrap()
+    };
+    let put = |status: &str| {
+        let at = "strftime('%s', 'now') * 1000";
+        let all = format!("UPDATE outbox SET settled_at = {at}, status = ?1");
+        sql.execute(&all, [status]).unwrap();
+    };
+    // Of each message so many rows go into the record.
+    let stopped = |args: &[&str], signal: &str, what: &str, rows: i64| {
+        let before = record();
+        let going = desk.start(args);
+        while record() == before {
+            std::thread::yield_now();
+        }
+        going.signal(signal);
+        let ran = going.end();
+        let done = (record() - before) / rows;
+        let told = ran.err.replace(',', "");
+        let says = format!("stopped early {done} {what}");
+        assert!(done < 5000 && told.contains(&says), "{done}: {ran:?}");
+        ran.failed(1, "stopped early, ");
+    };
+    stopped(&["cancel", "till.db", "--all"], "-INT", "message", 1);
+    put("cancelled");
+    let retry = ["retry", "till.db", "--all", "--status=cancelled", "--json"];
+    stopped(&retry, "-TERM", "message", 1);
+    put("sent");
+    let again = [
+        "send-again",
+        "till.db",
+        "--all",
+        "--channel=sales",
+        "--since=1h",
+    ];
+    stopped(&again, "-INT", "message", 2);
+    let drop = ["conflicts", "till.db", "--all", "--drop"];
+    stopped(&drop, "-TERM", "conflict", 1);
+}

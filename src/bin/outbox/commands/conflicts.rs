@@ -9,10 +9,11 @@ use serde::Serialize;
 use sqlite_outbox::{Conflict, Entry, Error, Outbox, Resolution, Status};
 
 use super::entry::{self, Body, as_base64, difference};
-use super::operate::operator;
+use super::operate::{early, operator};
 use super::shell::{command, option};
 use crate::args::{Database, Exit, Format, Usage};
 use crate::output::{Column, Out, Table, Tone, age, count, exact, now};
+use crate::signals::Signals;
 
 /// Conflicts read at once; none is read while others are being printed.
 const PAGE: usize = 100;
@@ -175,7 +176,8 @@ impl Arguments {
 
 fn decide(arguments: &Arguments, resolution: &Resolution, out: &mut Out) -> anyhow::Result<()> {
     let outbox = arguments.database.open()?;
-    let mut operator = operator(&outbox, arguments.reason.as_deref());
+    let signals = Signals::listen()?;
+    let mut operator = operator(&outbox, arguments.reason.as_deref()).unless(&signals.cancel());
     if arguments.dry_run {
         operator = operator.dry_run();
     }
@@ -190,13 +192,16 @@ fn decide(arguments: &Arguments, resolution: &Resolution, out: &mut Out) -> anyh
         })?;
     }
     let (done, ended) = operator.resolve_each(&which, resolution);
+    if let Err(error @ Error::Interrupted { .. }) = ended {
+        return Err(early(error, 0, |number| said(number, arguments.dry_run)));
+    }
     if let (Err(error), Some(conflict)) = (ended, which.get(done.len())) {
         let before = match done.len() {
             0 if which.len() > 1 => ", and all others".into(),
             0 => String::new(),
             number => format!(
                 ", and those after it; {} before it",
-                said(number, arguments.dry_run)
+                said(number as u64, arguments.dry_run)
             ),
         };
         return Err(error).context(format!("conflict {conflict} stays{before}"));
@@ -237,8 +242,8 @@ fn decide(arguments: &Arguments, resolution: &Resolution, out: &mut Out) -> anyh
     }
 }
 
-fn said(number: usize, dry: bool) -> String {
-    let conflicts = count(number as u64, "conflict", "conflicts");
+fn said(number: u64, dry: bool) -> String {
+    let conflicts = count(number, "conflict", "conflicts");
     match dry {
         true => format!("{conflicts} would be settled"),
         false => format!("{conflicts} settled"),

@@ -1,13 +1,13 @@
 //! `outbox send-again`: what was sent, once more.
 
-use anyhow::Context;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
-use sqlite_outbox::{Entry, Operator, Outbox, Selection, SentAgain, Status};
+use sqlite_outbox::{Cancel, Entry, Operator, Outbox, Selection, SentAgain, Status};
 
-use super::{FIRST, Meant, entries, first, name, remark};
+use super::{FIRST, Meant, each_of, early, entries, first, name, remark};
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::output::{Out, count, note};
+use crate::signals::Signals;
 
 /// Send messages once more that count as sent and have not arrived
 ///
@@ -91,7 +91,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         return Err(Usage(wrong.into()).into());
     }
     let outbox = arguments.database.open()?;
-    let operator = arguments.meant.operator(&outbox);
+    let signals = Signals::listen()?;
+    let operator = arguments.meant.operator(&outbox).unless(&signals.cancel());
     let mut out = Out::new();
     match arguments.all {
         true => all(arguments, &outbox, &operator, &mut out)?,
@@ -138,7 +139,8 @@ fn all(
         }
         false => Vec::new(),
     };
-    let sent = operator.send_all_again(&selection)?;
+    let sent = operator.send_all_again(&selection);
+    let sent = sent.map_err(|it| early(it, 0, |number| said(number, dry_run)))?;
     let left_out = chosen.saturating_sub(sent);
     if arguments.format.json {
         let keys = shown.into_iter().map(|it| it.dedupe_key).collect();
@@ -188,9 +190,11 @@ fn some(
         },
         (_, ids) => operator.send_each_again(ids),
     };
-    send(&operator.clone().dry_run()).1?;
+    let tell = |number| said(number, arguments.meant.dry_run);
+    // Not stopped: it does nothing.
+    send(&operator.clone().unless(&Cancel::new()).dry_run()).1?;
     let (done, ended) = send(operator);
-    ended.with_context(|| format!("stopped early, {}", said(done.len() as u64, false)))?;
+    each_of((done.len(), ended), tell)?;
     let sent: Vec<_> = chosen
         .into_iter()
         .zip(done)

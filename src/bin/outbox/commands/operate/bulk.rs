@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{Entry, Operator, Outbox, Selection, Status};
 
-use super::{FIRST, Meant, entries, first, name, operator, remark};
+use super::{FIRST, Meant, each_of, early, entries, first, name, operator, remark};
 use crate::args::{self, Database, Exit, Format, Usage};
 use crate::nearest::there_are;
 use crate::output::{Out, count, note};
+use crate::signals::Signals;
 
 /// Which messages, and why.
 #[derive(Debug, Args)]
@@ -128,7 +129,8 @@ pub(crate) fn run(arguments: &Arguments, deed: Deed) -> anyhow::Result<Exit> {
         return Err(Usage("which message? give its id or key, or --all".into()).into());
     }
     let outbox = arguments.database.open()?;
-    let operator = operator(&outbox, arguments.meant.reason.as_deref());
+    let signals = Signals::listen()?;
+    let operator = operator(&outbox, arguments.meant.reason.as_deref()).unless(&signals.cancel());
     let dry_run = arguments.meant.dry_run;
     let (count, ids, shown) = match arguments.all {
         true => {
@@ -230,7 +232,7 @@ fn all(
             continue;
         }
         let done = deed.act_on_all(operator, &selection);
-        total += done.with_context(|| format!("stopped early, {}", deed.said(total, false)))?;
+        total += done.map_err(|it| early(it, total, |number| deed.said(number, false)))?;
     }
     first.sort_unstable();
     first.truncate(FIRST);
@@ -284,8 +286,8 @@ fn some(
     }
     if !arguments.meant.dry_run {
         let ids: Vec<_> = chosen.keys().copied().collect();
-        let (done, ended) = deed.act_on_each(operator, &ids);
-        ended.with_context(|| format!("stopped early, {}", deed.said(done as u64, false)))?;
+        let done = deed.act_on_each(operator, &ids);
+        each_of(done, |number| deed.said(number, false))?;
     }
     Ok(chosen)
 }

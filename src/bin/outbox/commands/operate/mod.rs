@@ -8,8 +8,9 @@ mod purge;
 
 use std::path::Path;
 
+use anyhow::anyhow;
 use clap::Args;
-use sqlite_outbox::{Entry, Operator, Outbox};
+use sqlite_outbox::{Entry, Error, Operator, Outbox};
 
 use crate::output::{Out, note, printable};
 
@@ -94,6 +95,25 @@ impl Meant {
             false => operator,
         }
     }
+}
+
+/// Where it ended before all was done: with what was done, and stays done, before.
+pub(super) fn early(error: Error, before: u64, said: impl Fn(u64) -> String) -> anyhow::Error {
+    match error {
+        Error::Interrupted { done } => anyhow!("stopped early, {}", said(before + done)),
+        error => anyhow::Error::new(error).context(format!("stopped early, {}", said(before))),
+    }
+}
+
+/// As [`early`], of those that were named: `done` of them were.
+pub(super) fn each_of(
+    (done, ended): (usize, sqlite_outbox::Result<()>),
+    said: impl Fn(u64) -> String,
+) -> anyhow::Result<()> {
+    ended.map_err(|error| match error {
+        Error::Interrupted { .. } => early(error, 0, said),
+        error => early(error, done as u64, said),
+    })
 }
 
 /// A message as people know it: its id and its key.

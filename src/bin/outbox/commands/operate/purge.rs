@@ -5,9 +5,10 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::{FIRST, Meant, entries, first, operator, remark};
+use super::{FIRST, Meant, early, entries, first, operator, remark};
 use crate::args::{self, Database, Exit, Format};
 use crate::output::{Out, count};
+use crate::signals::Signals;
 
 /// Remove what was sent, expired or cancelled a while ago
 ///
@@ -45,7 +46,8 @@ struct Done {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open()?;
-    let operator = operator(&outbox, arguments.meant.reason.as_deref());
+    let signals = Signals::listen()?;
+    let operator = operator(&outbox, arguments.meant.reason.as_deref()).unless(&signals.cancel());
     let channel = arguments.channel.as_deref();
     let span = arguments.older_than;
     let dry_run = arguments.meant.dry_run;
@@ -56,8 +58,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             let shown = entries(&outbox, ids.get(..FIRST).unwrap_or(&ids))?;
             (ids.len() as u64, shown)
         }
-        (false, Some(channel)) => (operator.purge_channel(channel, span)?, Vec::new()),
-        (false, None) => (operator.purge(span)?, Vec::new()),
+        (false, channel) => {
+            let removed = match channel {
+                Some(channel) => operator.purge_channel(channel, span),
+                None => operator.purge(span),
+            };
+            let removed = removed.map_err(|it| early(it, 0, |number| said(number, false)))?;
+            (removed, Vec::new())
+        }
     };
     let mut out = Out::new();
     if arguments.format.json {
@@ -68,11 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             keys: dry_run.then_some(keys),
         })?;
     } else {
-        let messages = count(removed, "message", "messages");
-        out.line(match dry_run {
-            true => format!("{messages} would be removed"),
-            false => format!("{messages} removed"),
-        })?;
+        out.line(said(removed, dry_run))?;
         first(&shown, removed, &mut out)?;
     }
     out.flush()?;
@@ -80,4 +84,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         remark(&outbox, channel)?;
     }
     Ok(Exit::Done)
+}
+
+fn said(number: u64, dry: bool) -> String {
+    let messages = count(number, "message", "messages");
+    match dry {
+        true => format!("{messages} would be removed"),
+        false => format!("{messages} removed"),
+    }
 }
