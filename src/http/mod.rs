@@ -18,6 +18,7 @@ mod request;
 mod route;
 mod secret;
 mod send;
+mod spelling;
 mod text;
 mod url;
 mod wire;

@@ -8,11 +8,13 @@ mod help;
 mod logger;
 mod nearest;
 mod output;
-// The library's own, which is no part of its interface.
+// The library's own, which is no part of its interface; so is `spelling`.
 #[path = "../../store/partial.rs"]
 mod partial;
 mod settings;
 mod signals;
+#[path = "../../http/spelling.rs"]
+mod spelling;
 mod threads;
 
 use std::io::{Write, stdout};

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Desk;
-use crate::server::{Server, respond};
+use crate::server::{Server, ok, respond};
 
 #[test]
 fn a_support_file_tells_what_happened_and_nothing_private() {
@@ -165,6 +165,116 @@ fn a_receiver_that_repeats_everything_gets_nothing_private_into_it() {
     assert!(
         error.contains("HTTP 422 Said so: …") || error.contains("HTTP 422 Unprocessable Entity: …"),
         "{error}"
+    );
+}
+
+/// The key stands in the URL, so "not found" repeats it escaped; others shout, or quote what was quoted.
+#[test]
+fn a_key_is_left_out_however_a_receiver_spells_it() {
+    type Spell = fn(&str, &str, &str) -> String;
+    let desk = Desk::new();
+    let key = "Köln \"Meier\"/4711 & <Co>";
+    let escaped = serde_json::to_string(key).unwrap();
+    let spellings: [(&str, Spell); 8] = [
+        ("url", |_, path, _| path.to_owned()),
+        ("small", |_, path, _| path.to_lowercase()),
+        ("form", |_, path, _| path.replace("%20", "+")),
+        ("shouted", |key, _, _| key.to_uppercase()),
+        ("json", |_, _, escaped| escaped.to_owned()),
+        ("twice", |_, _, escaped| {
+            serde_json::to_string(escaped).unwrap()
+        }),
+        ("ascii", |_, _, escaped| escaped.replace('ö', "\\u00f6")),
+        ("html", |_, _, _| {
+            "Köln &quot;Meier&quot;/4711 &amp; &lt;Co&gt;".to_owned()
+        }),
+    ];
+    let server = Server::start(move |seen| {
+        let (channel, path) = seen.target[1..].split_once('/').unwrap();
+        let (_, spell) = spellings.iter().find(|it| it.0 == channel).unwrap();
+        let text = format!("not found: {}, sorry", spell(key, path, &escaped));
+        respond(422, &[], &serde_json::json!({"message": text}).to_string())
+    });
+    let url = server.url("/{channel}/{dedupe_key}");
+    desk.write(
+        "outbox.toml",
+        format!("[channel.default]\nurl = \"{url}\"\n"),
+    );
+    for (channel, _) in &spellings {
+        desk.put(channel, key, "{}");
+    }
+    desk.run(["drain", "till.db", "--config", "outbox.toml"]);
+    let text = desk.done(["bundle", "till.db", "-"]).to_lowercase();
+    for part in ["meier", "4711", "c3%b6", "u00f6"] {
+        assert!(!text.contains(part), "{part}: {text}");
+    }
+    let bundle: Value = serde_json::from_str(&text).unwrap();
+    let messages = bundle["messages"].as_array().unwrap();
+    assert_eq!(messages.len(), spellings.len());
+    for message in messages {
+        let error = message["last_error"].as_str().unwrap();
+        let told = error.split(';').next().unwrap().replace(['"', '\\'], "");
+        assert_eq!(told, "not found: …, sorry", "{message}");
+    }
+}
+
+/// Nobody forbids people to name a customer in the record.
+#[test]
+fn reasons_of_people_are_told_without_keys_and_payloads_of_what_they_are_about() {
+    let desk = Desk::new();
+    let put = |key: &str, more: &[&str]| {
+        let args = ["enqueue", "till.db", "--channel=sales", "--key", key];
+        desk.done(args.iter().chain(more));
+    };
+    put(
+        "PRIVATE-1/a",
+        &["--recipient=PRIVATE-phone", r#"{"name":"PRIVATE Meier"}"#],
+    );
+    put("PRIVATE-2/b", &[r#"{"name":"PRIVATE Schmidt"}"#]);
+    put("PRIVATE-3/c", &["3"]);
+    let why = "--reason=Mr private meier called from PRIVATE-phone: private-1%2Fa, not his";
+    desk.done(["cancel", "till.db", "id:1", why]);
+    let why = "--reason=was Private Schmidt";
+    desk.done(["edit", "till.db", "id:2", r#"{"name":"other"}"#, why]);
+    desk.done([
+        "pause",
+        "till.db",
+        "sales",
+        "--reason=until PRIVATE-3/c is clear",
+    ]);
+    let server = Server::start(|_| ok());
+    desk.put("other", "PRIVATE-4", "x");
+    desk.run(["drain", "till.db", "--url", &server.url("/")]);
+    desk.done([
+        "send-again",
+        "till.db",
+        "PRIVATE-4",
+        "--key=PRIVATE-5",
+        "--reason=lost",
+    ]);
+    let text = desk.done(["bundle", "till.db", "-"]);
+    assert!(!text.to_lowercase().contains("private"), "{text}");
+    let bundle: Value = serde_json::from_str(&text).unwrap();
+    let reasons = bundle["audit"].as_array().unwrap().iter();
+    let reasons: Vec<_> = reasons.map(|it| it["reason"].as_str().unwrap()).collect();
+    assert_eq!(
+        reasons,
+        [
+            "it is message 4, key …; lost",
+            "as message 5, key …; lost",
+            "until … is clear",
+            "was …",
+            "Mr … called from …: …, not his",
+        ]
+    );
+    let channels = bundle["status"]["channels"].as_array().unwrap();
+    let paused = channels.iter().find(|it| it["channel"] == "sales").unwrap();
+    assert!(
+        paused["reason"]
+            .as_str()
+            .unwrap()
+            .contains("until … is clear"),
+        "{paused}"
     );
 }
 

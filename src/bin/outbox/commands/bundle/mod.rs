@@ -32,9 +32,10 @@ const MOST: usize = 200;
 /// Write a support file, without payloads or secrets
 ///
 /// One JSON text. Left out are payloads, answers, headers, recipients, principals and keys, also
-/// where an error repeats them; of the settings, header values, logins and what follows ? in a URL.
-/// Of an answer the error keeps only what the receiver calls its message: look it through before you
-/// send it. Of a damaged file it has what can be read, and says what is missing.
+/// where an error repeats them, in capitals or escaped for JSON, a URL or HTML, if they have four
+/// characters or more; of the settings, header values, logins and what follows ? in a URL. Of an answer
+/// the error keeps only what the receiver calls its message. Who did what, and the reasons that people
+/// gave (--reason), are in it, without what the messages at hand say: look it through before you send it. Of a damaged file it has what can be read, and says what is missing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -189,6 +190,8 @@ struct Missing {
 #[derive(Default)]
 struct Reader {
     missing: Vec<Missing>,
+    /// Of all messages that were come upon.
+    private: Private,
 }
 
 impl Reader {
@@ -214,14 +217,31 @@ impl Reader {
             Status::Waiting,
         ] {
             for entry in self.page(outbox, &Filter::new().status(status)) {
+                self.private.names(&entry);
                 if entry.last_error.is_some() || status == Status::Sending {
                     let attempts = outbox.attempts(entry.id);
                     let attempts = self.part("failed attempts of a message", attempts);
-                    found.push(Told::new(entry, attempts));
+                    let told = Told::new(entry, attempts);
+                    self.private.also(&told.private);
+                    found.push(told);
                 }
             }
         }
         found
+    }
+
+    /// What was done, and by whom. People name in their reasons what they did it to.
+    fn audit(&mut self, outbox: &Outbox) -> Vec<AuditEntry> {
+        let audit = self.part("audit", outbox.audit(None, MOST));
+        for audited in &audit {
+            self.private.recorded(audited);
+            if let Some(id) = audited.message {
+                let entry = self.part("a message of the audit", outbox.get(id));
+                let private = entry.as_ref().map(Private::of);
+                private.iter().for_each(|it| self.private.also(it));
+            }
+        }
+        audit
     }
 
     /// The first messages; those before the first that cannot be read where one cannot.
@@ -285,8 +305,9 @@ fn gather(
     let mut stats = reader.part("status", outbox.stats().map(Some));
     let mut findings = reader.part("findings", outbox.check());
     let messages = reader.troubled(outbox);
+    let mut audit = reader.audit(outbox);
     // What stands in texts about several messages may be of any of them.
-    let mut private = Private::all(messages.iter().map(|it| &it.private));
+    let mut private = std::mem::take(&mut reader.private);
     let (mut settings, mut fault) = (None, None);
     if let Some(path) = config {
         match settings::load(path, None) {
@@ -302,7 +323,6 @@ fn gather(
     }
     let mut why = reader.part("why", outbox.why_all());
     let mut dead = reader.part("dead letters", outbox.dead_reasons());
-    let mut audit = reader.part("audit", outbox.audit(None, MOST));
     let channels = stats.iter_mut().flat_map(|it| &mut it.channels);
     channels.for_each(|it| private.leave(&mut it.reason));
     findings

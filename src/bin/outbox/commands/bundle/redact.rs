@@ -5,17 +5,20 @@ use std::path::Path;
 
 use anyhow::Context;
 use serde_json::Value;
-use sqlite_outbox::Entry;
+use sqlite_outbox::{AuditEntry, Entry};
 
-/// The shortest text that is looked for: shorter ones are in any sentence.
+use crate::spelling::{blanked, folded};
+
+/// The shortest text that is looked for, in characters: shorter ones are in any sentence.
 const LEAST: usize = 4;
 
 /// Payloads up to here are looked for in errors piece by piece; of larger ones no error is told.
 const SEARCHED: usize = 1024 * 1024;
 
-/// Texts that must not be told.
+/// Texts that must not be told, however they are spelled.
 #[derive(Debug, Default)]
 pub(super) struct Private {
+    /// Folded.
     texts: BTreeSet<String>,
     /// There are more than can be looked for.
     everything: bool,
@@ -31,20 +34,41 @@ impl Private {
         if !private.everything {
             private.json(&entry.payload);
         }
-        let names = [&entry.recipient, &entry.principal, &entry.ordering_key];
-        let names = names.into_iter().flatten().chain([&entry.dedupe_key]);
-        private.add(names.cloned());
+        private.names(entry);
         private
     }
 
-    pub(super) fn all<'a>(each: impl Iterator<Item = &'a Self>) -> Self {
-        let mut all = Self::default();
-        each.for_each(|it| all.add(it.texts.iter().cloned()));
-        all
+    /// Whose message it is, and which.
+    pub(super) fn names(&mut self, entry: &Entry) {
+        let names = [&entry.recipient, &entry.principal, &entry.ordering_key];
+        let names = names.into_iter().flatten().chain([&entry.dedupe_key]);
+        self.add(names.cloned());
+    }
+
+    /// What a message was before somebody changed it, and the key that stands in the record itself.
+    pub(super) fn recorded(&mut self, audited: &AuditEntry) {
+        let former = audited.former_payload.as_deref().unwrap_or_default();
+        if former.len() <= SEARCHED {
+            self.json(former);
+        }
+        let before = match audited.action.as_str() {
+            "send_again" | "again_of" => ", key ",
+            "conflict_enqueue" => "it was in conflict over ",
+            _ => return,
+        };
+        let reason = audited.reason.as_deref().unwrap_or_default();
+        let key = reason.split_once(before).map(|it| it.1);
+        let key = key.map(|it| it.split_once("; ").map_or(it, |it| it.0));
+        self.add(key.map(String::from));
+    }
+
+    pub(super) fn also(&mut self, other: &Self) {
+        self.texts.extend(other.texts.iter().cloned());
     }
 
     pub(super) fn add(&mut self, texts: impl IntoIterator<Item = String>) {
-        let long = texts.into_iter().filter(|it| it.chars().count() >= LEAST);
+        let texts = texts.into_iter().map(|it| folded(&it));
+        let long = texts.filter(|it| it.chars().count() >= LEAST);
         self.texts.extend(long);
     }
 
@@ -75,12 +99,11 @@ impl Private {
             return hidden_text();
         }
         let text = without_answer(text);
-        let mut found: Vec<_> = self.texts.iter().filter(|it| text.contains(*it)).collect();
-        // The longest first: a shorter one may be a part of it.
-        found.sort_by_key(|it| std::cmp::Reverse(it.len()));
-        found
-            .into_iter()
-            .fold(text, |text, it| text.replace(it, "…"))
+        let texts = self.texts.iter().map(String::as_str);
+        match blanked(text.as_bytes(), texts, &hidden_text()) {
+            Some(clean) => String::from_utf8(clean).unwrap_or_else(|_| hidden_text()),
+            None => text,
+        }
     }
 
     pub(super) fn leave(&self, text: &mut Option<String>) {
