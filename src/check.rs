@@ -2,7 +2,8 @@
 
 mod channel;
 pub(crate) mod contract;
-mod storage;
+pub(crate) mod storage;
+pub(crate) mod triggers;
 mod unnoticed;
 
 use std::collections::HashMap;
@@ -52,6 +53,7 @@ impl Outbox {
             channels,
             counts,
             |conn, _| unnoticed::findings(conn),
+            |conn, _| triggers::findings(conn),
         ];
         for part in parts {
             match part(&conn, now) {
@@ -68,11 +70,7 @@ impl Outbox {
             }
         }
         found.extend(storage::findings(&info, rusqlite::version_number()));
-        if let Some(mut hindrance) = storage::hindrance(&conn)? {
-            // Then it may be the cause, and it comes first.
-            if found.iter().any(|it| it.code == UNATTENDED) {
-                hindrance.severity = hindrance.severity.max(Warning);
-            }
+        if let Some(hindrance) = storage::hindrance(&conn)? {
             found.insert(0, hindrance);
         }
         // Nobody can send: to start what sends would not help.

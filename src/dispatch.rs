@@ -261,6 +261,15 @@ impl Failure {
     /// The code of a message that a [`Dispatcher::dispatch_run`] was given and did not take.
     pub(crate) const UNTAKEN: &'static str = "untaken";
 
+    /// The code of a message that cannot be sent as it is stored, or not over its route.
+    pub(crate) const INVALID: &'static str = "invalid";
+
+    /// The code of a message that was delivered, and whose row refuses to say so.
+    pub(crate) const UNRECORDED: &'static str = "unrecorded";
+
+    /// The code of a message whose row refuses another change. It was not delivered.
+    pub(crate) const ROW_REFUSES: &'static str = "row_refuses";
+
     /// A failure with its stable code and its text.
     pub fn new(code: impl Into<Cow<'static, str>>, text: impl Into<String>) -> Self {
         Self {

@@ -71,6 +71,8 @@ pub struct DrainReport {
     pub dead: u64,
     /// Messages that passed their `expires_at`.
     pub expired: u64,
+    /// Messages that were left alone, as their rows refuse every change.
+    pub refused: u64,
     /// Messages still unsent, in the whole file.
     pub unsent: u64,
     /// How long it took.
@@ -222,6 +224,7 @@ impl<'a> Draining<'a> {
             retried: tally.retried,
             dead: tally.dead,
             expired: tally.expired,
+            refused: tally.refused,
             unsent: stats.total.unsent(),
             elapsed,
             ended,

@@ -85,6 +85,14 @@ pub enum Event {
         /// Its channel.
         channel: String,
     },
+    /// A row refuses every change, as by a trigger of the application: its message is left alone until
+    /// this drain or pump ends. Told once for each.
+    Refused {
+        /// The row.
+        id: i64,
+        /// What it said, and what its last attempt came to where that could not be recorded.
+        error: String,
+    },
     /// An answer came for a claim that had passed on to someone else.
     Late {
         /// The row.

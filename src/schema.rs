@@ -310,6 +310,40 @@ fn objects(conn: &Connection) -> Result<Vec<Object>> {
     Ok(objects)
 }
 
+/// A trigger on a table or view of ours that is none of ours.
+#[derive(Debug)]
+pub(crate) struct Trigger {
+    pub(crate) name: String,
+    pub(crate) table: String,
+    pub(crate) sql: String,
+}
+
+/// Triggers of other hands on what is ours, by name.
+pub(crate) fn foreign_triggers(conn: &Connection) -> Result<Vec<Trigger>> {
+    let ours = expected()?;
+    let known = |name: &str| ours.iter().any(|it| it.name.eq_ignore_ascii_case(name));
+    // What a newer version has more than this one is not foreign.
+    let newer = version(conn)?.is_some_and(|it| it > SCHEMA_VERSION);
+    let mut statement = conn.prepare(
+        "SELECT name, tbl_name, coalesce(sql, '') FROM sqlite_master
+          WHERE type = 'trigger' AND lower(tbl_name) LIKE 'outbox%' ORDER BY name",
+    )?;
+    let mut triggers = statement
+        .query_map([], |row| {
+            Ok(Trigger {
+                name: row.get(0)?,
+                table: row.get(1)?,
+                sql: row.get(2)?,
+            })
+        })?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    triggers.retain(|it| {
+        let own = known(&it.name) || newer && it.name.starts_with("outbox");
+        known(&it.table) && !own
+    });
+    Ok(triggers)
+}
+
 /// What the script makes: asked of SQLite itself, so that it is written down only once.
 fn expected() -> Result<&'static [Object]> {
     static EXPECTED: OnceLock<Vec<Object>> = OnceLock::new();

@@ -15,6 +15,9 @@ const LARGE_LOG: u64 = 64 * 1024 * 1024;
 const ODD_LOG: u64 = 16 * 1024 * 1024;
 const ODD_SHARE: u64 = 8;
 
+/// Whoever asks may only look. That is no news of those who send.
+pub(crate) const NOT_WRITABLE: &str = "not_writable";
+
 /// Unused space that is worth a word.
 const MUCH_FREE: u64 = 10 * 1024 * 1024;
 
@@ -88,9 +91,9 @@ pub(super) fn hindrance(conn: &Connection) -> Result<Option<Finding>> {
     if !check::is_writable(conn)? {
         return Ok(Some(Finding::new(
             Note,
-            "not_writable",
+            NOT_WRITABLE,
             "this user may not write the file; what is told is what can be read",
-            "a program that enqueues or sends has to run as a user who may write the file, its \
+            "to look needs no more; a program that enqueues or sends has to run as a user who may write the file, its \
              folder and the -wal, -shm or -journal beside it: `ls -l` shows whose they are, `chown` \
              gives them to that user",
         )));

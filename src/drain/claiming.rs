@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::circuit::{Admission, Turn};
-use crate::dispatch::Delivery;
+use crate::dispatch::{Delivery, Failure};
 use crate::drain::chain::Chain;
 use crate::drain::flight::{ClaimedRun, Launch};
 use crate::drain::lease::Lease;
@@ -12,7 +12,9 @@ use crate::drain::room::{Room, Share};
 use crate::drain::transact::{Channels, EXPIRE_STEP, Effects, Transact, Trouble};
 use crate::observer::Event;
 use crate::store::claim::{self, Candidate, Range};
-use crate::store::{decode, settle};
+use crate::store::decode;
+use crate::store::settle;
+use crate::store::untold::Untold;
 
 impl Transact<'_> {
     pub(crate) fn claim(
@@ -301,8 +303,9 @@ impl Transact<'_> {
 
     /// Makes a dead letter of a message that cannot be sent as it is stored.
     fn refuse(&self, id: i64, error: String, effects: &mut Effects) -> Result<(), Trouble> {
+        let failure = Failure::new(Failure::INVALID, &*error);
         let quarantined = self.guarded(id, effects, |_| {
-            settle::quarantine(self.conn, id, &error, self.at.wall)
+            settle::quarantine(self.conn, id, &failure, Untold::Nothing, self.at.wall)
         })?;
         if let Some(channel) = quarantined.flatten() {
             effects.events.push(Event::Dead { id, channel, error });

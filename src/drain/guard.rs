@@ -4,6 +4,7 @@ use crate::drain::is_constraint;
 use crate::drain::transact::{Effects, Transact, Trouble};
 use crate::observer::Event;
 use crate::store::settle;
+use crate::store::untold::Untold;
 
 impl Transact<'_> {
     /// Does something that can wait; when careful, under a savepoint, so that a row which refuses
@@ -37,6 +38,17 @@ impl Transact<'_> {
         effects: &mut Effects,
         act: impl FnOnce(&mut Effects) -> rusqlite::Result<T>,
     ) -> Result<Option<T>, Trouble> {
+        self.recording(id, Untold::Nothing, effects, act)
+    }
+
+    /// The same where the row is to hold what an attempt came to: that is told also where it refuses.
+    pub(crate) fn recording<T>(
+        &self,
+        id: i64,
+        untold: Untold<'_>,
+        effects: &mut Effects,
+        act: impl FnOnce(&mut Effects) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, Trouble> {
         if self.memory.untouchable.contains(&id) {
             return Ok(None);
         }
@@ -54,13 +66,17 @@ impl Transact<'_> {
             Err(error) => return Err(error.into()),
         };
         self.conn.execute_batch("ROLLBACK TO outbox_row")?;
-        let quarantined = match settle::quarantine(self.conn, id, &refusal, self.at.wall) {
+        let failure = untold.refused(&refusal);
+        let quarantined = match settle::quarantine(self.conn, id, &failure, untold, self.at.wall) {
             Ok(quarantined) => quarantined,
             Err(_) if self.conn.is_autocommit() => return Err(Trouble::RowEndedTransaction { id }),
             Err(error) if is_constraint(&error) => {
                 self.conn.execute_batch("ROLLBACK TO outbox_row")?;
-                log::warn!("message {id} refuses every change and is left alone: {error}");
                 effects.changes.untouchable.push(id);
+                effects.events.push(Event::Refused {
+                    id,
+                    error: untold.refused(&error.to_string()).text,
+                });
                 None
             }
             Err(error) => return Err(error.into()),
@@ -70,7 +86,7 @@ impl Transact<'_> {
             effects.events.push(Event::Dead {
                 id,
                 channel,
-                error: refusal,
+                error: failure.text,
             });
         }
         Ok(None)

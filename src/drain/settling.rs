@@ -11,6 +11,7 @@ use crate::observer::Event;
 use crate::stats::ChannelState;
 use crate::store::pool;
 use crate::store::settle::{self, Claim, Recorded, Sent};
+use crate::store::untold::Untold;
 use crate::verdict::{Facts, Verdict, judge};
 
 /// A receiver's clock that differs by less is nobody's business, in milliseconds.
@@ -120,7 +121,8 @@ impl Transact<'_> {
             }
             verdict => verdict,
         };
-        let wrote = self.guarded(report.id, effects, |_| {
+        let untold = Untold::of(&verdict, policy.keep_answer);
+        let wrote = self.recording(report.id, untold, effects, |_| {
             settle::record(
                 self.conn,
                 claim,
@@ -207,7 +209,8 @@ impl Transact<'_> {
             id: delivery.id,
             delivered: true,
         });
-        let news = self.guarded(delivery.id, effects, |_| {
+        let untold = Untold::Delivered(receipt, keep_answer);
+        let news = self.recording(delivery.id, untold, effects, |_| {
             settle::record_late(
                 self.conn,
                 delivery.id,

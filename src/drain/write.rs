@@ -5,7 +5,8 @@ use std::time::Duration;
 use rusqlite::{Transaction, TransactionBehavior};
 
 use crate::clock::Instant;
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, Outcome};
+use crate::drain::flight::Told;
 use crate::drain::look::Look;
 use crate::drain::transact::{Effects, Transact, Trouble};
 use crate::drain::{
@@ -13,7 +14,9 @@ use crate::drain::{
     data_version, is_constraint,
 };
 use crate::error::{Error, Result};
+use crate::observer::Event;
 use crate::schema;
+use crate::store::untold::Untold;
 
 impl Drainer {
     /// The transaction. A constraint error is met by doing it again row by row, which finds the
@@ -64,8 +67,8 @@ impl Drainer {
                     continue;
                 }
                 Err(Trouble::RowEndedTransaction { id }) => {
-                    log::warn!("a trigger rolls back whatever touches message {id}: left alone");
-                    self.memory.untouchable.insert(id);
+                    drop(tx);
+                    self.leave_alone(id);
                     continue;
                 }
                 Err(Trouble::Sqlite(error)) if is_constraint(&error) && !careful => {
@@ -103,6 +106,20 @@ impl Drainer {
         Err(Error::Refused(
             "the on_delivered hook ends every transaction it is given".into(),
         ))
+    }
+
+    /// A trigger of the application rolls back whatever touches this row.
+    fn leave_alone(&mut self, id: i64) {
+        let report = self.reports.iter().find(|it| it.id == id);
+        let untold = match report.map(|it| &it.told) {
+            Some(Told::Outcome(_, Outcome::Delivered(receipt))) => Untold::Delivered(receipt, 0),
+            _ => Untold::Nothing,
+        };
+        let error = untold
+            .refused("a trigger rolls back whatever touches it")
+            .text;
+        self.memory.untouchable.insert(id);
+        self.memory.notices.push(Event::Refused { id, error });
     }
 
     /// Leaves the lock free in proportion to how long it was held, and keeps transactions short.

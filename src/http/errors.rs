@@ -187,7 +187,7 @@ fn describe_io(
 pub(super) fn outcome(error: &ureq::Error, place: Place<'_>) -> Outcome {
     match error {
         ureq::Error::Http(_) | ureq::Error::BadUri(_) | ureq::Error::BodyExceedsLimit(_) => {
-            Outcome::Rejected(Failure::new("invalid", error.to_string()).local())
+            Outcome::Rejected(Failure::new(Failure::INVALID, error.to_string()).local())
         }
         // ureq keeps the proxy's status only in the text.
         ureq::Error::ConnectProxyFailed(reason) if reason.contains("407") => {

@@ -160,7 +160,7 @@ fn unanswered(plan: &Plan, error: &ureq::Error, stage: Stage) -> Outcome {
 }
 
 fn invalid(reason: String) -> Outcome {
-    Outcome::Rejected(Failure::new("invalid", reason).local())
+    Outcome::Rejected(Failure::new(Failure::INVALID, reason).local())
 }
 
 fn no_credentials(error: &anyhow::Error) -> Outcome {

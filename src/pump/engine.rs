@@ -402,6 +402,9 @@ fn log_event(event: &Event) {
         Event::HookFailed { id, error } => {
             log::error!(target: EVENTS, "message {id} was delivered, but on_delivered failed: {error}");
         }
+        Event::Refused { id, error } => {
+            log::error!(target: EVENTS, "message {id} refuses every change and is left alone: {error}");
+        }
         Event::Overrun { id, channel } => {
             let channel = printable_name(channel);
             log::warn!(target: EVENTS, "{channel}: message {id} is still being sent although its claim has passed on");

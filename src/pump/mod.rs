@@ -58,6 +58,8 @@ pub struct Tally {
     pub dead: u64,
     /// Too late to be sent.
     pub expired: u64,
+    /// Left alone, as their rows refuse every change.
+    pub refused: u64,
     /// Claimed and not yet recorded.
     pub in_flight: usize,
     by_channel: HashMap<String, u64>,
@@ -83,6 +85,7 @@ impl Tally {
             Event::Retried { .. } => self.retried += 1,
             Event::Dead { .. } => self.dead += 1,
             Event::Expired { messages } => self.expired += *messages as u64,
+            Event::Refused { .. } => self.refused += 1,
             _ => {}
         }
     }

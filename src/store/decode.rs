@@ -8,11 +8,25 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::dispatch::Delivery;
 
-/// What a sender needs of a message that may be claimed, in the order in which [`decode`] reads it.
-pub(crate) const READ: &str = "
-SELECT id, message_id, channel, dedupe_key, event_type, recipient, ordering_key, principal,
-       content_type, headers, payload, claims, attempts, created_at, expires_at
-  FROM outbox WHERE id = ?1 AND (status = 'pending' OR status = 'waiting')";
+/// What a sender needs of a message, in the order in which [`decode`] reads it.
+macro_rules! columns {
+    ($payload:literal) => {
+        concat!(
+            "id, message_id, channel, dedupe_key, event_type, recipient, ordering_key, principal,
+             content_type, headers, ",
+            $payload,
+            ", claims, attempts, created_at, expires_at"
+        )
+    };
+}
+pub(crate) use columns;
+
+/// Of a message that may be claimed.
+pub(crate) const READ: &str = concat!(
+    "SELECT ",
+    columns!("payload"),
+    " FROM outbox WHERE id = ?1 AND (status = 'pending' OR status = 'waiting')"
+);
 
 /// A row that was read for sending: either it can be sent, or it says why not.
 pub(crate) type Decoded = Result<Delivery, String>;
@@ -30,7 +44,7 @@ pub(crate) fn read(
 
 /// Foreign hands may have stored text that is none. The outer error is the database's; the inner
 /// one is the row's own and says so to a person.
-fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
+pub(crate) fn decode(row: &Row<'_>, instance: &Arc<str>) -> rusqlite::Result<Decoded> {
     // By position: to look names up would take longer than to read the row.
     let id: i64 = row.get(0)?;
     let number = |index: usize, column: &str| -> rusqlite::Result<Result<Option<i64>, String>> {

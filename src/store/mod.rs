@@ -30,6 +30,7 @@ pub(crate) mod select;
 pub(crate) mod settle;
 pub(crate) mod stats;
 pub(crate) mod transfer;
+pub(crate) mod untold;
 pub(crate) mod upkeep;
 pub(crate) mod why;
 

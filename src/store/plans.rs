@@ -178,8 +178,8 @@ fn hot_statements(conn: &Connection) {
         claim::STALE,
         upkeep::DUE_LATER,
         why::OTHER,
-        why::FIRST,
-        why::SOONEST,
+        why::PENDING_ROWS,
+        why::SENDING_ROWS,
         why::LAST_DRAIN,
         stats::DUE,
         stats::NEXT_DUE,
@@ -191,6 +191,7 @@ fn hot_statements(conn: &Connection) {
         upkeep::NEXT_LANE_CHANNEL,
         upkeep::HEADLESS,
         why::BLOCKER,
+        why::WAITING_ROWS,
         stats::WAITING,
     ];
     let expiry = [upkeep::EXPIRED, upkeep::NEXT_EXPIRY];

@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use rusqlite::{Connection, OptionalExtension, named_params};
 
 use crate::dispatch::{Failure, Receipt};
+use crate::store::untold::Untold;
 use crate::store::{Raw, Sized, sets};
 use crate::verdict::Verdict;
 
@@ -103,7 +104,8 @@ UPDATE outbox SET next_attempt_at = ?2 WHERE id = ?1 AND (status = 'pending' OR 
 
 /// Unfenced on purpose: the row itself is broken, whoever holds it.
 pub(crate) const QUARANTINE: &str = "
-UPDATE outbox SET status = 'dead', settled_at = ?2, last_error = ?3
+UPDATE outbox SET status = 'dead', settled_at = ?2, last_error = ?3,
+       provider_id = coalesce(provider_id, ?4), answer = coalesce(?5, answer)
  WHERE id = ?1 AND status NOT IN ('sent', 'dead', 'cancelled', 'expired')
 RETURNING channel";
 
@@ -313,20 +315,25 @@ pub(crate) fn postpone(conn: &Connection, id: i64, due: i64) -> rusqlite::Result
     Ok(())
 }
 
-/// Makes a message that cannot be handled a dead letter; returns its channel, or `None` when it was
-/// settled already.
+/// Makes a message that cannot be handled a dead letter, with what the receiver gave if it has taken
+/// it; returns its channel, or `None` when it was settled already.
 pub(crate) fn quarantine(
     conn: &Connection,
     id: i64,
-    reason: &str,
+    failure: &Failure,
+    untold: Untold<'_>,
     now: i64,
 ) -> rusqlite::Result<Option<String>> {
+    let (provider_id, answer) = untold.given();
+    let error = cut(&failure.text);
     let channel = conn
         .prepare_cached(QUARANTINE)?
-        .query_row((id, now, cut(reason)), |row| row.get::<_, Raw>("channel"))
+        .query_row((id, now, error, provider_id, answer), |row| {
+            row.get::<_, Raw>("channel")
+        })
         .optional()?;
     if channel.is_some() {
-        log_attempt(conn, id, &Failure::new("invalid", reason), 0, 0, now)?;
+        log_attempt(conn, id, failure, 0, 0, now)?;
     }
     Ok(channel.map(|name| name.show()))
 }
@@ -388,7 +395,7 @@ pub(crate) fn note_hook_failure(conn: &Connection, id: i64, error: &str) -> rusq
 }
 
 /// The start of an answer as text; `None` when nothing is to be kept.
-fn bounded(answer: Option<&[u8]>, limit: usize) -> Option<String> {
+pub(super) fn bounded(answer: Option<&[u8]>, limit: usize) -> Option<String> {
     let answer = answer.filter(|it| limit > 0 && !it.is_empty())?;
     let kept = answer.get(..limit).unwrap_or(answer);
     Some(String::from_utf8_lossy(kept).into_owned())

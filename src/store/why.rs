@@ -9,13 +9,16 @@ use crate::circuit::Channel;
 use crate::condition::Lost;
 use crate::entry::Status;
 use crate::error::Result;
-use crate::retry::LONGEST_WAIT;
-use crate::stats::{far_ahead, is_ahead};
+use crate::stats::is_ahead;
+use crate::store::Raw;
+use crate::store::decode::{self, columns};
 use crate::store::read::{Name, number, raw, text, walk};
 use crate::store::retention::settled;
 use crate::store::salvage::{self, Walk};
 use crate::store::upkeep::Lane;
-use crate::store::{channel, decode, stats};
+use crate::store::{channel, stats};
+
+pub(crate) use crate::store::stats::Group;
 
 const FACTS: &str = "
 SELECT o.id, o.channel, o.dedupe_key, o.status, o.next_attempt_at, o.claims, o.attempts, o.ordering_key,
@@ -67,15 +70,83 @@ SELECT max(max(
   FROM used WHERE used.channel IS NOT NULL"
 );
 
-/// How many pending messages of a channel are due within a range of moments, and the first of them.
-pub(crate) const FIRST: &str = "
-SELECT count(*) AS n, min(id) AS first FROM outbox INDEXED BY outbox_due
- WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > ?2 AND next_attempt_at <= ?3";
+/// A slice of the rows of a channel and status along an index, with all that may tell one from the
+/// other: what a sender would read of them, but for the payload itself.
+macro_rules! rows {
+    ($index:literal, $status:literal, $after:literal, $order:literal) => {
+        concat!(
+            "SELECT ",
+            columns!(
+                "CASE typeof(payload) WHEN 'text' THEN '' WHEN 'blob' THEN x'' ELSE payload END"
+            ),
+            ", next_attempt_at, available_at FROM outbox INDEXED BY ",
+            $index,
+            " WHERE channel = (SELECT c.channel FROM outbox AS c WHERE c.id = ?1) AND ",
+            $status,
+            " AND ",
+            $after,
+            " ORDER BY ",
+            $order,
+            " LIMIT ?4"
+        )
+    };
+}
 
-/// The same, and the one that is due first.
-pub(crate) const SOONEST: &str = "
-SELECT count(*) AS n, id AS first, min(next_attempt_at) FROM outbox INDEXED BY outbox_due
- WHERE channel = ?1 AND status = 'pending' AND next_attempt_at > ?2 AND next_attempt_at <= ?3";
+/// What is due first comes first.
+pub(crate) const PENDING_ROWS: &str = rows!(
+    "outbox_due",
+    "status = 'pending'",
+    "(next_attempt_at, id) > (?2, ?3)",
+    "next_attempt_at, id"
+);
+
+pub(crate) const SENDING_ROWS: &str = rows!(
+    "outbox_due",
+    "status = 'sending'",
+    "(next_attempt_at, id) > (?2, ?3)",
+    "next_attempt_at, id"
+);
+
+/// Lane by lane. The plus: else SQLite takes the status for a constant and sorts each lane.
+pub(crate) const WAITING_ROWS: &str = rows!(
+    "outbox_lane",
+    "(status = 'pending' OR status = 'waiting' OR status = 'sending' OR status = 'dead')
+     AND +status = 'waiting'",
+    "ordering_key IS NOT NULL AND ?2 IS NOT NULL
+     AND (ordering_key, id) > (coalesce((SELECT c.ordering_key FROM outbox AS c WHERE c.id = ?3), ''), ?3)",
+    "ordering_key, status, id"
+);
+
+/// Rows that one statement reads, so that no read lasts.
+const SLICE: i64 = 5_000;
+
+/// The moments of a message, and how often it has failed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    pub(crate) created_at: i64,
+    pub(crate) available_at: Option<i64>,
+    pub(crate) expires_at: Option<i64>,
+    pub(crate) next_attempt_at: i64,
+    pub(crate) attempts: i64,
+}
+
+impl Times {
+    fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
+        let count = |column| Ok::<_, rusqlite::Error>(number(row, column)?.unwrap_or_default());
+        Ok(Self {
+            created_at: count("created_at")?,
+            available_at: number(row, "available_at")?,
+            expires_at: number(row, "expires_at")?,
+            next_attempt_at: count("next_attempt_at")?,
+            attempts: count("attempts")?,
+        })
+    }
+
+    /// Since when it has been due, once it is.
+    pub(crate) fn due_since(&self) -> i64 {
+        self.created_at.max(self.next_attempt_at)
+    }
+}
 
 /// One message, as far as the reason is to be found in its own row.
 #[derive(Debug)]
@@ -84,12 +155,8 @@ pub(crate) struct Facts {
     pub(crate) channel: String,
     pub(crate) dedupe_key: String,
     pub(crate) status: Status,
-    pub(crate) next_attempt_at: i64,
-    pub(crate) attempts: i64,
+    pub(crate) times: Times,
     pub(crate) ordering_key: Option<String>,
-    pub(crate) available_at: Option<i64>,
-    pub(crate) expires_at: Option<i64>,
-    pub(crate) created_at: i64,
     pub(crate) last_attempt_at: Option<i64>,
     pub(crate) settled_at: Option<i64>,
     pub(crate) last_error: Option<String>,
@@ -110,12 +177,8 @@ pub(crate) fn facts(conn: &Connection, id: i64) -> Result<Option<Facts>> {
             channel: text(row, "channel")?.unwrap_or_default(),
             dedupe_key: text(row, "dedupe_key")?.unwrap_or_default(),
             status: Status::parse(&status).unwrap_or(Status::Unknown),
-            next_attempt_at: count("next_attempt_at")?,
-            attempts: count("attempts")?,
+            times: Times::read(row)?,
             ordering_key: text(row, "ordering_key")?,
-            available_at: number(row, "available_at")?,
-            expires_at: number(row, "expires_at")?,
-            created_at: count("created_at")?,
             last_attempt_at: number(row, "last_attempt_at")?,
             settled_at: number(row, "settled_at")?,
             last_error: text(row, "last_error")?,
@@ -139,12 +202,16 @@ pub(crate) fn state(conn: &Connection, name: &str) -> Result<Channel> {
 
 /// Who of its lane holds the message.
 pub(crate) fn blocker(conn: &Connection, facts: &Facts) -> Result<Option<i64>> {
-    let Some((channel, key)) = &facts.lane else {
-        return Ok(None);
-    };
+    match &facts.lane {
+        Some((channel, key)) => blocks(conn, channel, key, facts.id),
+        None => Ok(None),
+    }
+}
+
+fn blocks(conn: &Connection, channel: &Raw, key: &Raw, id: i64) -> Result<Option<i64>> {
     Ok(conn
         .prepare_cached(BLOCKER)?
-        .query_row(params![channel, key, facts.id], |row| row.get("blocker"))?)
+        .query_row(params![channel, key, id], |row| row.get("blocker"))?)
 }
 
 /// Whether the channel has another message that could be tried.
@@ -179,40 +246,19 @@ pub(crate) fn last_drain(conn: &Connection, now: i64) -> Result<Option<i64>> {
 }
 
 /// How many messages of a kind there are, and one of them.
-type Kind = (u64, i64);
+pub(crate) type Kind = (u64, i64);
 
 /// What each channel has that has not arrived, channel by channel.
-pub(crate) fn kinds(conn: &Connection, now: i64) -> Result<Vec<Kind>> {
+pub(crate) fn groups(conn: &Connection) -> Result<Vec<Group>> {
     let mut groups = stats::groups(conn, stats::DUE)?;
     groups.extend(stats::groups(conn, stats::WAITING)?);
     groups.extend(stats::groups(conn, stats::DEAD)?);
     // By name, and within it as they were read, but for those that are on their way.
     groups.sort_by(|a, b| (&a.channel, !a.is("sending")).cmp(&(&b.channel, !b.is("sending"))));
-    let mut kinds = Vec::new();
-    for group in groups {
-        match &group {
-            it if it.is("dead") => kinds.push((it.count, it.last)),
-            // None of them waits for a moment.
-            it if !it.is("pending") || it.latest <= now => kinds.push((it.count, it.first)),
-            it => {
-                let (wait, far) = (now.saturating_add(LONGEST_WAIT), far_ahead(now));
-                let far = far.max(wait);
-                for (sql, range) in [
-                    (FIRST, (i64::MIN, now)),
-                    (SOONEST, (now, wait)),
-                    (SOONEST, (wait, far)),
-                    (FIRST, (far, i64::MAX)),
-                ] {
-                    let kind = kind(conn, sql, &it.channel, range)?;
-                    kinds.extend(kind.filter(|(count, _)| *count > 0));
-                }
-            }
-        }
-    }
-    Ok(kinds)
+    Ok(groups)
 }
 
-/// The same of the rows that can be read, and which cannot. One that is due counts apart from those
+/// Kinds of the rows that can be read, and which cannot. One that is due counts apart from those
 /// that are due later.
 pub(crate) fn kinds_salvaged(conn: &Connection, now: i64) -> Result<(Vec<Kind>, Vec<Lost>)> {
     let mut kinds = BTreeMap::new();
@@ -241,16 +287,63 @@ pub(crate) fn kinds_salvaged(conn: &Connection, now: i64) -> Result<(Vec<Kind>, 
     Ok((kinds.into_values().collect(), lost))
 }
 
-fn kind(
+/// An unsent message, as far as it may be told from others of its channel.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) id: i64,
+    pub(crate) status: Status,
+    pub(crate) times: Times,
+    /// Whether the next attempt will find something wrong with it.
+    pub(crate) unsendable: bool,
+    /// Whether another of its lane goes first.
+    pub(crate) behind: bool,
+}
+
+/// Each message of a group of unsent ones, in slices.
+pub(crate) fn each(
     conn: &Connection,
-    sql: &str,
-    name: &Name,
-    (after, until): (i64, i64),
-) -> Result<Option<Kind>> {
-    Ok(conn
-        .prepare_cached(sql)?
-        .query_row(params![name, after, until], |row| {
-            let count = number(row, "n")?.unwrap_or_default().unsigned_abs();
-            Ok(number(row, "first")?.map(|first| (count, first)))
-        })?)
+    group: &Group,
+    mut look: impl FnMut(Row) -> Result<()>,
+) -> Result<()> {
+    let (sql, status) = match group {
+        it if it.is("pending") => (PENDING_ROWS, Status::Pending),
+        it if it.is("sending") => (SENDING_ROWS, Status::Sending),
+        _ => (WAITING_ROWS, Status::Waiting),
+    };
+    let instance = Arc::from("");
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut after = (i64::MIN, 0);
+    let mut lane = None;
+    loop {
+        let mut rows = statement.query(params![group.first, after.0, after.1, SLICE])?;
+        let mut seen = 0;
+        while let Some(row) = rows.next()? {
+            let count = |column| Ok::<_, rusqlite::Error>(number(row, column)?.unwrap_or_default());
+            let id = count("id")?;
+            let times = Times::read(row)?;
+            let key = raw(row, "ordering_key")?;
+            let behind = match &key {
+                None => false,
+                // Who stands behind the first of those that wait waits for him at least.
+                Some(_) if status == Status::Waiting && lane == key => true,
+                Some(key) => match raw(row, "channel")? {
+                    Some(channel) => blocks(conn, &channel, key, id)?.is_some(),
+                    None => false,
+                },
+            };
+            lane = key;
+            after = (times.next_attempt_at, id);
+            seen += 1;
+            look(Row {
+                id,
+                status,
+                times,
+                unsendable: status == Status::Pending && decode::decode(row, &instance)?.is_err(),
+                behind,
+            })?;
+        }
+        if seen < SLICE {
+            return Ok(());
+        }
+    }
 }

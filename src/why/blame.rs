@@ -3,7 +3,7 @@
 use crate::dispatch::Certificate;
 use crate::stats::other_unit;
 use crate::store::odd::is_page;
-use crate::why::Fault;
+use crate::why::{Fault, Reason, Why};
 
 /// Whose fault a failure is. Where others of its channel were delivered since, an answer that asks
 /// for another request is about the message.
@@ -46,5 +46,43 @@ pub(super) fn expiry_fault(at: Option<i64>) -> Fault {
     match at.and_then(other_unit) {
         Some(_) => Fault::Message,
         None => Fault::Nobody,
+    }
+}
+
+impl Why {
+    /// Whose fault it is, in a sentence.
+    pub fn blame(&self) -> &'static str {
+        match self.fault {
+            Fault::Message => "The fault lies with the message itself.",
+            Fault::Receiver if self.reason == Reason::NoOther => {
+                "The fault may be the receiver's or the message's own."
+            }
+            Fault::Receiver if self.is_undecided() => {
+                "The fault may be the receiver's or the message's own: nothing of its channel was \
+                 delivered since."
+            }
+            Fault::Receiver if self.reason == Reason::Dead => {
+                "The receiver rejects everything lately, so the fault is probably the receiver's."
+            }
+            Fault::Receiver => "The fault lies with the receiver.",
+            Fault::Route if self.reason == Reason::NoDrain && self.cause.is_none() => {
+                "The fault lies with the program that should send."
+            }
+            Fault::Route if self.reason == Reason::NoCredentials => {
+                "The fault lies with the settings of the program that sends; the receiver was not \
+                 asked."
+            }
+            Fault::Route => "The fault lies with the route: its address, credentials or settings.",
+            Fault::Network => "The fault lies with the network.",
+            Fault::Machine if self.reason == Reason::Dead => {
+                "The fault lies with a trigger or rule in the file that refused the change."
+            }
+            Fault::Machine if self.reason == Reason::FarAhead => {
+                "A clock that was wrong is probably at fault."
+            }
+            Fault::Machine => "The fault is probably this machine's clock.",
+            Fault::Operator => "A person decided so.",
+            Fault::Nobody => "Nobody is at fault.",
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 
 use rusqlite::Connection;
 
-use crate::check::contract;
+use crate::check::{contract, storage, triggers};
 use crate::circuit::Channel;
 use crate::clock::FIRST_HONEST;
 use crate::condition::Finding;
@@ -12,14 +12,13 @@ use crate::dispatch::{Dispatcher, Failure};
 use crate::entry::Status;
 use crate::error::{Error, Result};
 use crate::outbox::Outbox;
-use crate::retry;
-use crate::settings::MAX_LEASE;
-use crate::stats::{ChannelState, far_ahead};
+use crate::stats::ChannelState;
 use crate::store::odd::is_page;
 use crate::store::why::{self as evidence, Facts};
 use crate::store::{again, settle};
 use crate::why::blame::{blame, expiry_fault, is_address};
-use crate::why::{Fault, Reason, Why, WhyGroup};
+use crate::why::stage::{Stage, is_stale};
+use crate::why::{Fault, Reason, Why};
 
 /// A drain that has left no trace for this long does not seem to run.
 const SILENCE: i64 = 60 * 1000;
@@ -49,46 +48,20 @@ pub(super) fn why_each(
     each.flatten().collect()
 }
 
-/// Explains one message of each kind in each channel.
-pub(crate) fn why_all(
-    outbox: &Outbox,
-    dispatcher: Option<&dyn Dispatcher>,
-) -> Result<Vec<WhyGroup>> {
-    let conn = outbox.shared().reader()?;
-    let whole = Whole::default();
-    let asked = Asked::new(outbox, &conn, dispatcher, &whole);
-    let mut groups = Vec::new();
-    for (messages, id) in evidence::kinds(&conn, asked.now)? {
-        // Else it was purged or deleted since.
-        if let Some(why) = asked.why(id)? {
-            add(&mut groups, messages, why);
-        }
-    }
-    Ok(groups)
-}
-
-/// What holds a whole channel holds each kind of its messages, and these stand together.
-pub(super) fn add(groups: &mut Vec<WhyGroup>, messages: u64, why: Why) {
-    let own = groups.iter_mut().rev();
-    let mut own = own.take_while(|it| it.why.channel == why.channel);
-    match own.find(|it| it.why.reason == why.reason) {
-        Some(group) => group.messages += messages,
-        None => groups.push(WhyGroup { messages, why }),
-    }
-}
-
 /// What holds for all messages alike, once it was looked for.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
     /// When a drain last left a trace.
     last_drain: OnceCell<Option<i64>>,
-    /// What keeps everything from being sent.
-    obstacle: OnceCell<Option<Finding>>,
+    /// What keeps everything from being sent, or this user from writing.
+    obstacles: OnceCell<Vec<Finding>>,
+    /// Triggers of other hands that may keep something from being sent.
+    triggers: OnceCell<Option<Finding>>,
 }
 
 pub(super) struct Asked<'a> {
     outbox: &'a Outbox,
-    conn: &'a Connection,
+    pub(super) conn: &'a Connection,
     dispatcher: Option<&'a dyn Dispatcher>,
     pub(super) now: i64,
     whole: &'a Whole,
@@ -115,6 +88,15 @@ impl<'a> Asked<'a> {
         facts.map(|facts| self.explain(facts, true)).transpose()
     }
 
+    fn is_long(&self, since: i64) -> bool {
+        self.now.saturating_sub(since) > SILENCE
+    }
+
+    /// Whether what is due since then seems to have nobody who sends it.
+    pub(super) fn is_forgotten(&self, since: i64) -> Result<bool> {
+        Ok(self.is_long(since) && self.silent_since(since)?)
+    }
+
     /// Whether no drain has left a trace since then.
     fn silent_since(&self, since: i64) -> Result<bool> {
         let last = match self.whole.last_drain.get() {
@@ -127,12 +109,22 @@ impl<'a> Asked<'a> {
         Ok(last.is_none_or(|it| it < since))
     }
 
-    fn obstacle(&self) -> Result<Option<Finding>> {
-        let known = match self.whole.obstacle.get() {
+    fn obstacles(&self) -> Result<&[Finding]> {
+        Ok(match self.whole.obstacles.get() {
             Some(known) => known,
             None => {
-                let found = self.outbox.obstacles()?.into_iter().next();
-                self.whole.obstacle.get_or_init(|| found)
+                let found = self.outbox.obstacles()?;
+                self.whole.obstacles.get_or_init(|| found)
+            }
+        })
+    }
+
+    fn triggers(&self) -> Result<Option<Finding>> {
+        let known = match self.whole.triggers.get() {
+            Some(known) => known,
+            None => {
+                let found = triggers::interfering(self.conn)?;
+                self.whole.triggers.get_or_init(|| found)
             }
         };
         Ok(known.clone())
@@ -140,7 +132,7 @@ impl<'a> Asked<'a> {
 
     fn explain(&self, facts: Facts, with_head: bool) -> Result<Why> {
         let now = self.now;
-        let late = facts.created_at.saturating_sub(now);
+        let late = facts.times.created_at.saturating_sub(now);
         let state = evidence::state(self.conn, &facts.channel)?;
         let mut why = Why {
             id: facts.id,
@@ -154,6 +146,7 @@ impl<'a> Asked<'a> {
             sent_again: false,
             forbidden: false,
             obstacle: None,
+            notes: Vec::new(),
             channel_state: state.state,
             routed: self.dispatcher.map(|it| it.serves(&facts.channel)),
             noticed: None,
@@ -167,16 +160,18 @@ impl<'a> Asked<'a> {
             now,
             clock_behind: (late > BEHIND).then_some(late),
         };
+        let code = facts.code.as_deref();
         let settled = match facts.status {
             Status::Sent => Some((Reason::Sent, Fault::Nobody)),
             Status::Dead if self.suspected(&facts, &state)? => {
                 Some((Reason::Dead, Fault::Receiver))
             }
-            Status::Dead
-                if is_address(facts.code.as_deref()) && !self.others_arrived(&facts)? =>
-            {
+            Status::Dead if is_address(code) && !self.others_arrived(&facts)? => {
                 why.cause.clone_from(&facts.code);
                 Some((Reason::Dead, Fault::Route))
+            }
+            Status::Dead if matches!(code, Some(Failure::UNRECORDED | Failure::ROW_REFUSES)) => {
+                Some((Reason::Dead, Fault::Machine))
             }
             Status::Dead => Some((Reason::Dead, Fault::Message)),
             Status::Expired => Some((Reason::Expired, Fault::Nobody)),
@@ -195,23 +190,25 @@ impl<'a> Asked<'a> {
             }
             if reason == Reason::Expired {
                 why.noticed = facts.settled_at;
-                why.since = facts.expires_at.or(facts.settled_at);
+                why.since = facts.times.expires_at.or(facts.settled_at);
                 why.fault = expiry_fault(why.since);
             }
             return Ok(why);
         }
         if facts.status == Status::Sending {
-            let until = facts.next_attempt_at;
-            let horizon = now.saturating_add(crate::clock::millis(MAX_LEASE));
-            why.stale = until <= now || until > horizon;
+            let until = facts.times.next_attempt_at;
+            why.stale = is_stale(until, now);
             why.reason = Reason::Claimed {
                 until,
                 stale: why.stale,
             };
             why.until = Some(until);
             // What is taken back goes no further while its channel stands still.
-            if why.stale && !stopped(&mut why, &facts, &state) && state.state != ChannelState::Ok {
-                self.troubled(&mut why, &facts, &state)?;
+            if why.stale && !stopped(&mut why, &facts, &state) {
+                match state.state {
+                    ChannelState::Ok => why.notes.extend(self.triggers()?),
+                    _ => self.troubled(&mut why, &facts, &state)?,
+                }
             }
             return Ok(why);
         }
@@ -227,18 +224,18 @@ impl<'a> Asked<'a> {
         {
             why.reason = Reason::Invalid;
             why.fault = Fault::Message;
-            why.since = Some(facts.created_at);
+            why.since = Some(facts.times.created_at);
             why.detail = Some(broken);
             return Ok(());
         }
         if stopped(why, facts, state) {
             return Ok(());
         }
-        // A span that began with a clock in 1970 begins anew once the clock is right.
-        let honest = facts.created_at >= FIRST_HONEST && now >= FIRST_HONEST;
-        if honest && facts.expires_at.is_some_and(|at| at <= now) {
+        let times = &facts.times;
+        let stage = Stage::of(times, state, now);
+        if stage == Stage::Expired {
             why.reason = Reason::Expired;
-            why.since = facts.expires_at;
+            why.since = times.expires_at;
             why.fault = expiry_fault(why.since);
             return Ok(());
         }
@@ -249,7 +246,7 @@ impl<'a> Asked<'a> {
                 id: head.id,
                 status: head.status,
             };
-            why.since = Some(facts.created_at);
+            why.since = Some(times.created_at);
             if with_head {
                 let head = self.explain(head, false)?;
                 why.fault = head.fault;
@@ -258,56 +255,49 @@ impl<'a> Asked<'a> {
             }
             return Ok(());
         }
-        if facts.available_at.is_some_and(|at| at > now) {
-            why.reason = Reason::Scheduled;
-            why.since = Some(facts.created_at);
-            why.until = facts.available_at;
-            if facts.available_at > Some(far_ahead(now)) {
-                why.reason = Reason::FarAhead;
-                why.fault = Fault::Message;
+        match stage {
+            Stage::Scheduled { far } => {
+                why.reason = match far {
+                    true => Reason::FarAhead,
+                    false => Reason::Scheduled,
+                };
+                why.fault = match far {
+                    true => Fault::Message,
+                    false => Fault::Nobody,
+                };
+                why.since = Some(times.created_at);
+                why.until = times.available_at;
             }
-            return Ok(());
+            Stage::Held => self.troubled(why, facts, state)?,
+            Stage::Stamped => {
+                why.reason = Reason::FarAhead;
+                why.fault = Fault::Machine;
+                why.until = Some(times.next_attempt_at);
+            }
+            Stage::BackOff => {
+                why.reason = Reason::BackOff;
+                why.fault = blame(
+                    facts.code.as_deref(),
+                    facts.last_error.as_deref(),
+                    self.others_arrived(facts)?,
+                );
+                why.cause.clone_from(&facts.code);
+                why.since = facts.last_attempt_at;
+                why.until = Some(times.next_attempt_at);
+                why.detail.clone_from(&facts.last_error);
+            }
+            Stage::Expired | Stage::Due => self.due(why, facts, state, times.due_since())?,
         }
-        // No probe takes a message before the end of a wait of its own.
-        let due = retry::due_at(facts.next_attempt_at, facts.available_at, now);
-        let next_try = state.next_try(now);
-        let own = match facts.attempts {
-            0 => retry::outlasts(due, next_try, now),
-            _ => due > next_try.unwrap_or(now).max(now),
-        };
-        if state.state != ChannelState::Ok && !own && self.troubled(why, facts, state)? {
-            return Ok(());
-        }
-        if due < facts.next_attempt_at {
-            why.reason = Reason::FarAhead;
-            why.fault = Fault::Machine;
-            why.until = Some(facts.next_attempt_at);
-            return Ok(());
-        }
-        if due > now {
-            why.reason = Reason::BackOff;
-            why.fault = blame(
-                facts.code.as_deref(),
-                facts.last_error.as_deref(),
-                self.others_arrived(facts)?,
-            );
-            why.cause.clone_from(&facts.code);
-            why.since = facts.last_attempt_at;
-            why.until = Some(facts.next_attempt_at);
-            why.detail.clone_from(&facts.last_error);
-            return Ok(());
-        }
-        let since = facts.created_at.max(facts.next_attempt_at);
-        self.due(why, facts, state, since)
+        Ok(())
     }
 
     /// Whether others of its channel were delivered after the message had first failed: then what
     /// failed is its own. A second charge was paid by one of them.
     fn others_arrived(&self, facts: &Facts) -> Result<bool> {
-        if facts.attempts > 1 {
+        if facts.times.attempts > 1 {
             return Ok(true);
         }
-        let charged = match facts.attempts {
+        let charged = match facts.times.attempts {
             0 => None,
             _ => settle::first_charge(self.conn, facts.id, FIRST_HONEST)?,
         };
@@ -321,7 +311,12 @@ impl<'a> Asked<'a> {
     /// Whether a dead letter is one of those that a receiver which rejects everything has made: it
     /// died on the way to the brake, and nothing was delivered since.
     fn suspected(&self, facts: &Facts, state: &Channel) -> Result<bool> {
-        let own = facts.code.as_deref().is_none_or(|it| it == "invalid");
+        let own = facts.code.as_deref().is_none_or(|it| {
+            matches!(
+                it,
+                Failure::INVALID | Failure::UNRECORDED | Failure::ROW_REFUSES
+            )
+        });
         if state.state != ChannelState::Rejecting || own {
             return Ok(false);
         }
@@ -329,16 +324,14 @@ impl<'a> Asked<'a> {
         Ok(sent.is_none_or(|sent| facts.settled_at.is_some_and(|at| at >= sent)))
     }
 
-    /// The channel's trouble. False: its next probe is so long overdue that there is no drain, or
-    /// it is none.
-    fn troubled(&self, why: &mut Why, facts: &Facts, state: &Channel) -> Result<bool> {
+    /// The channel's trouble, unless its next probe is so long overdue that there is no drain.
+    fn troubled(&self, why: &mut Why, facts: &Facts, state: &Channel) -> Result<()> {
         let until = state.next_try(self.now).filter(|it| *it > self.now);
         if until.is_none() {
             let due = state.until.unwrap_or(self.now).min(self.now);
             let overdue = self.now.saturating_sub(due) > OVERDUE;
             if overdue && self.silent_since(due)? {
-                self.due(why, facts, state, due)?;
-                return Ok(true);
+                return self.due(why, facts, state, due);
             }
         }
         let code = state.reason_code.as_deref();
@@ -368,13 +361,12 @@ impl<'a> Asked<'a> {
             why.detail = facts.last_error.clone().or(why.detail.take());
             why.cause = facts.code.clone().or(why.cause.take());
         }
-        Ok(true)
+        Ok(())
     }
 
     fn due(&self, why: &mut Why, facts: &Facts, state: &Channel, since: i64) -> Result<()> {
         why.since = Some(since.min(self.now));
-        let long = self.now.saturating_sub(since) > SILENCE;
-        if long && self.silent_since(since)? {
+        if self.is_forgotten(since)? {
             why.reason = Reason::NoDrain;
             // What was heard last may be why nobody tries any more.
             let own = facts.last_error.is_some();
@@ -392,10 +384,15 @@ impl<'a> Asked<'a> {
         }
         let ban = contract::writer(self.conn)?.pop();
         why.forbidden = ban.is_some();
-        why.obstacle = match ban {
-            None if long => self.obstacle()?,
-            ban => ban,
-        };
+        why.obstacle = ban;
+        if why.obstacle.is_none() && self.is_long(since) {
+            // Whoever asks need not be who sends: that he may only look tells nothing of the cause.
+            let own = |it: &&Finding| it.code == storage::NOT_WRITABLE;
+            let found = self.obstacles()?;
+            why.obstacle = found.iter().find(|it| !own(it)).cloned();
+            why.notes.extend(found.iter().filter(own).cloned());
+        }
+        why.notes.extend(self.triggers()?);
         if why.obstacle.is_some() {
             why.fault = match why.forbidden {
                 true => Fault::Route,
@@ -419,7 +416,7 @@ fn stopped(why: &mut Why, facts: &Facts, state: &Channel) -> bool {
     } else if why.routed == Some(false) {
         why.reason = Reason::Unrouted;
         why.fault = Fault::Route;
-        why.since = Some(facts.created_at);
+        why.since = Some(facts.times.created_at);
     } else {
         return false;
     }

@@ -5,7 +5,8 @@ use crate::dispatch::Dispatcher;
 use crate::error::{Error, Result, unless_damaged};
 use crate::outbox::Outbox;
 use crate::store::why as evidence;
-use crate::why::explain::{Asked, Whole, add};
+use crate::why::explain::{Asked, Whole};
+use crate::why::kinds::add;
 use crate::why::{Why, WhyGroup};
 
 /// Some messages.

@@ -150,41 +150,13 @@ impl fmt::Display for Why {
         if let Some(obstacle) = &self.obstacle {
             let remedy = &obstacle.remedy;
             write!(f, ": {}. {}.", printable(&obstacle.text), Capital(remedy))?;
-            return self.clock_note(f);
+            return self.asides(f);
         }
         f.write_str(". ")?;
         if let Some(head) = &self.behind {
             return head.fmt(f);
         }
-        f.write_str(match self.fault {
-            Fault::Message => "The fault lies with the message itself. ",
-            Fault::Receiver if self.reason == Reason::NoOther => {
-                "The fault may be the receiver's or the message's own. "
-            }
-            Fault::Receiver if self.is_undecided() => {
-                "The fault may be the receiver's or the message's own: nothing of its channel was \
-                 delivered since. "
-            }
-            Fault::Receiver if self.reason == Reason::Dead => {
-                "The receiver rejects everything lately, so the fault is probably the receiver's. "
-            }
-            Fault::Receiver => "The fault lies with the receiver. ",
-            Fault::Route if self.reason == Reason::NoDrain && self.cause.is_none() => {
-                "The fault lies with the program that should send. "
-            }
-            Fault::Route if self.reason == Reason::NoCredentials => {
-                "The fault lies with the settings of the program that sends; the receiver was not \
-                 asked. "
-            }
-            Fault::Route => "The fault lies with the route: its address, credentials or settings. ",
-            Fault::Network => "The fault lies with the network. ",
-            Fault::Machine if self.reason == Reason::FarAhead => {
-                "A clock that was wrong is probably at fault. "
-            }
-            Fault::Machine => "The fault is probably this machine's clock. ",
-            Fault::Operator => "A person decided so. ",
-            Fault::Nobody => "Nobody is at fault. ",
-        })?;
+        write!(f, "{} ", self.blame())?;
         if let Some(unit) = self.odd_moment().and_then(other_unit) {
             write!(
                 f,
@@ -207,7 +179,7 @@ impl fmt::Display for Why {
         if let Some(remedy) = self.remedy() {
             write!(f, " If it goes on: {remedy}.")?;
         }
-        self.clock_note(f)
+        self.asides(f)
     }
 }
 
@@ -227,15 +199,17 @@ impl Reason {
 }
 
 impl Why {
-    fn clock_note(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.clock_behind {
-            None => Ok(()),
-            Some(behind) => write!(
+    /// What comes last.
+    fn asides(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(behind) = self.clock_behind {
+            let behind = Age(behind);
+            write!(
                 f,
-                " The clock is {} behind the moment of its enqueue: set it.",
-                Age(behind)
-            ),
+                " The clock is {behind} behind the moment of its enqueue: set it."
+            )?;
         }
+        let mut notes = self.notes.iter();
+        notes.try_for_each(|it| write!(f, " Note: {}.", printable(&it.text)))
     }
 
     /// What a person can do about the failure that it waits after, when that goes on.
@@ -264,7 +238,7 @@ impl Why {
 
     /// Whether an answer that asks for another request was given, and no other message shows whether
     /// that is its own fault.
-    fn is_undecided(&self) -> bool {
+    pub(super) fn is_undecided(&self) -> bool {
         let asks = self
             .cause
             .as_deref()
@@ -307,11 +281,21 @@ impl Why {
                 "Let the receiver be mended; then `resume` the channel and retry all its dead letters."
             }
             Reason::Dead => match (self.code.as_deref(), self.ordered) {
-                (Some("invalid"), true) => {
+                (Some(Failure::UNRECORDED), _) => {
+                    "The receiver has it, and a retry would send it a second time, under the same \
+                     message id. Mend the trigger or rule, then cancel it here: nothing goes out, and \
+                     what stands behind it goes on."
+                }
+                (Some(Failure::ROW_REFUSES), true) => {
+                    "Mend the trigger or rule, then retry it; until then it holds what stands behind \
+                     it, unless its channel skips the dead."
+                }
+                (Some(Failure::ROW_REFUSES), false) => "Mend the trigger or rule, then retry it.",
+                (Some(Failure::INVALID), true) => {
                     "Retrying cannot help: edit what is wrong with it, or cancel it; until then it \
                      holds what stands behind it, unless its channel skips the dead."
                 }
-                (Some("invalid"), false) => {
+                (Some(Failure::INVALID), false) => {
                     "Retrying cannot help: edit what is wrong with it, or cancel it."
                 }
                 (_, true) if self.is_rejected() => {
@@ -329,7 +313,10 @@ impl Why {
                 }
                 (_, false) => "Mend the cause and retry it, edit it, or cancel it.",
             },
-            Reason::Expired => "Retry it to send it after all.",
+            Reason::Expired if self.status == Status::Expired => "Retry it to send it after all.",
+            Reason::Expired => {
+                "The next drain marks it as expired; to send it after all, retry it then."
+            }
             Reason::Cancelled => "Retry it if that was a mistake.",
             Reason::FarAhead if self.fault == Fault::Message => {
                 "Give it the moment that was meant by an edit of its schedule, or cancel it."

@@ -33,6 +33,7 @@ mod terminal;
 mod text;
 mod told;
 mod transfer;
+mod triggers;
 mod truths;
 mod watch;
 mod why;

@@ -1,5 +1,6 @@
 //! Why a message has not arrived: one answer for each cause, from the file alone.
 
+mod kinds;
 mod odd;
 
 use std::time::Duration;

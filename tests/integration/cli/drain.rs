@@ -40,7 +40,7 @@ fn a_row_that_was_inserted_by_plain_sql_arrives() {
         .unwrap();
     assert!(elapsed.as_u64().is_some());
     let expected = json!({
-        "sent": 1, "retried": 0, "dead": 0, "expired": 0, "unsent": 0,
+        "sent": 1, "retried": 0, "dead": 0, "expired": 0, "refused": 0, "unsent": 0,
         "channels": [
             {"channel": "sales", "sent": 1, "unsent": 0, "state": "ok", "reason": null},
         ],

@@ -1,6 +1,7 @@
 //! Dead letters of very many kinds: what is told stays readable, and what is suggested works.
 
 use super::Desk;
+use crate::server::{Server, respond};
 
 /// 1,200 channels with two dead letters each: one with its own code, one without any record.
 fn many() -> Desk {
@@ -178,4 +179,57 @@ fn bulk_commands_miss_no_channel_that_is_no_text_in_any_encoding() {
         assert_eq!(desk.run(dry).json()["count"], 3, "{encoding}");
         assert_eq!(count(&purge), 3, "{encoding}");
     }
+}
+
+/// `why --help` promises that it ends with whose fault that is.
+#[test]
+fn each_group_of_dead_letters_is_told_with_whose_fault_it_is() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    let server = Server::start(|_| respond(422, &[], "no such article"));
+    desk.run(["drain", "till.db", "--url", &server.url("/")]);
+    let told = desk.done(["why", "till.db"]);
+    assert!(
+        told.contains("The fault lies with the message itself."),
+        "{told}"
+    );
+    let whole = desk.json(["why", "till.db", "--json"]);
+    assert_eq!(whole["dead"][0]["fault"], "message", "{whole}");
+}
+
+/// The advice for it was refused until a drain had run.
+#[test]
+fn what_has_passed_its_expiry_unmarked_is_told_with_what_works() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "text");
+    desk.put("sales", "S-2", "text");
+    desk.sql()
+        .execute_batch("UPDATE outbox SET expires_at = created_at + 1 WHERE id = 1")
+        .unwrap();
+    let whole = desk.json(["why", "till.db", "--json"]);
+    let groups = whole["groups"].as_array().unwrap();
+    let told: Vec<_> = groups
+        .iter()
+        .map(|it| (it["messages"].as_u64(), it["why"]["reason_code"].as_str()))
+        .collect();
+    let expected = [(Some(1), Some("expired")), (Some(1), Some("due"))];
+    assert_eq!(told, expected, "{whole}");
+    let why = desk.json(["why", "till.db", "S-1", "--json"]);
+    assert!(
+        why["advice"].as_str().unwrap().contains("retry it then"),
+        "{why}"
+    );
+    assert!(
+        why["commands"][0]
+            .as_str()
+            .unwrap()
+            .contains("once a drain has marked it"),
+        "{why}"
+    );
+    let server = Server::start(|_| respond(200, &[], "{}"));
+    let drain = ["drain", "till.db", "--url", &server.url("/")];
+    assert!(desk.run(drain).out.contains("1 expired"));
+    desk.done(["retry", "till.db", "S-1"]);
+    desk.run(drain);
+    assert_eq!(server.requests(), 2);
 }

@@ -211,3 +211,59 @@ fn a_copy_is_made_of_what_may_only_be_read_and_of_a_file_of_the_future() {
     });
     assert_eq!(number.unwrap(), 1);
 }
+
+/// A technician's copy may be read only, and its reader was told that his own rights keep the till's
+/// messages from being sent.
+#[test]
+fn who_may_only_look_is_told_the_same_cause_fault_and_advice() {
+    let desk = Desk::new();
+    desk.put("other", "o1", "x");
+    desk.write(
+        "outbox.toml",
+        "[channel.default]\nurl = \"https://erp.example/\"\nbearer = { env = \"NOT_SET_HERE\" }\n",
+    );
+    let ran = desk.run(["drain", "till.db", "--config", "outbox.toml"]);
+    assert_eq!(ran.code, 3, "{ran:?}");
+    // That was long ago.
+    let conn = desk.sql();
+    conn.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(()))
+        .unwrap();
+    conn.execute_batch(
+        "UPDATE outbox SET created_at = created_at - 900000, next_attempt_at = 0;
+         UPDATE outbox SET last_attempt_at = last_attempt_at - 900000;
+         UPDATE outbox_attempt SET at = at - 900000;
+         UPDATE outbox_channel SET since = since - 900000, until = until - 900000;",
+    )
+    .unwrap();
+    drop(conn);
+    let owner = desk.json(["why", "till.db", "o1", "--json"]);
+    let locked = Locked::new(desk);
+    let reader = locked.run(&["why", "till.db", "o1", "--json"]).json();
+    for key in [
+        "reason_code",
+        "fault",
+        "cause",
+        "detail",
+        "advice",
+        "remedy",
+        "commands",
+    ] {
+        assert_eq!(owner[key], reader[key], "{key}: {owner}\n{reader}");
+    }
+    assert_eq!(reader["reason_code"], "no_drain", "{reader}");
+    assert!(
+        owner["text"].to_string().contains("NOT_SET_HERE"),
+        "{owner}"
+    );
+    assert!(reader.get("obstacle").is_none(), "{reader}");
+    assert_eq!(reader["notes"][0]["code"], "not_writable", "{reader}");
+    let text = reader["text"].as_str().unwrap();
+    assert!(
+        text.contains("NOT_SET_HERE") && text.contains("Note: this user may not write"),
+        "{text}"
+    );
+    let whole = locked.run(&["why", "till.db"]);
+    assert!(whole.out.contains("NOT_SET_HERE"), "{whole:?}");
+    assert_eq!(whole.out.matches("may not write").count(), 1, "{whole:?}");
+    assert!(!whole.out.contains("chown"), "{whole:?}");
+}

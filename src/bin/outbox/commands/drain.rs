@@ -148,18 +148,21 @@ fn claimed(outbox: &Outbox) -> anyhow::Result<Option<String>> {
     }))
 }
 
-/// Says once that the file cannot be written: until it can, nothing goes out, and it may last.
+/// Says once that the file cannot be written: until it can, nothing goes out, and it may last. And once
+/// that a row refuses to be.
 fn observer(loudness: Loudness) -> impl Fn(&Event) + Send + Sync {
-    let told = AtomicBool::new(loudness.quiet);
-    move |event| {
-        if let Event::StoreFailed { error } = event
-            && !told.swap(true, Ordering::Relaxed)
-        {
-            note(&format!(
-                "the file cannot be used: {error}; nothing more is sent until it can, and it is \
-                 tried again and again"
-            ));
-        }
+    let failed = AtomicBool::new(loudness.quiet);
+    let refused = AtomicBool::new(loudness.quiet);
+    move |event| match event {
+        Event::StoreFailed { error } if !failed.swap(true, Ordering::Relaxed) => note(&format!(
+            "the file cannot be used: {error}; nothing more is sent until it can, and it is tried \
+             again and again"
+        )),
+        Event::Refused { id, error } if !refused.swap(true, Ordering::Relaxed) => note(&format!(
+            "message {id} is left alone, and so is any other like it: {error}; `check` names triggers \
+             that may do that"
+        )),
+        _ => {}
     }
 }
 
@@ -184,6 +187,7 @@ struct Report<'a> {
     retried: u64,
     dead: u64,
     expired: u64,
+    refused: u64,
     unsent: u64,
     elapsed_ms: u64,
     channels: Vec<Channel<'a>>,
@@ -215,6 +219,7 @@ fn as_json<'a>(report: &'a DrainReport, left: &[WhyGroup]) -> Report<'a> {
         retried: report.retried,
         dead: report.dead,
         expired: report.expired,
+        refused: report.refused,
         unsent: report.unsent,
         elapsed_ms: u64::try_from(report.elapsed.as_millis()).unwrap_or(u64::MAX),
         channels: report
@@ -225,7 +230,7 @@ fn as_json<'a>(report: &'a DrainReport, left: &[WhyGroup]) -> Report<'a> {
                 sent: it.sent,
                 unsent: it.unsent,
                 state: it.state.as_str(),
-                reason: why(it, &left, &report.ended),
+                reason: why(it, &left, report),
                 left: left
                     .of(it)
                     .map(|it| Left {
@@ -262,6 +267,10 @@ fn print(
         (
             report.expired,
             format!("{} expired", thousands(report.expired)),
+        ),
+        (
+            report.refused,
+            count(report.refused, "row refused", "rows refused") + " every change",
         ),
         (
             report.unsent,
@@ -301,7 +310,7 @@ fn print(
             (channel.unsent.to_string(), Tone::Plain),
             (channel.state.to_string(), status::tone(channel.state)),
             (
-                why(channel, &reasons, &report.ended).unwrap_or_default(),
+                why(channel, &reasons, report).unwrap_or_default(),
                 Tone::Plain,
             ),
         ]);
@@ -335,7 +344,7 @@ impl<'a> Reasons<'a> {
 }
 
 /// Why messages of a channel are left.
-fn why(channel: &ChannelReport, reasons: &Reasons<'_>, ended: &Ended) -> Option<String> {
+fn why(channel: &ChannelReport, reasons: &Reasons<'_>, report: &DrainReport) -> Option<String> {
     if channel.state == ChannelState::Unrouted {
         return Some("no section of the settings serves it".into());
     }
@@ -344,7 +353,7 @@ fn why(channel: &ChannelReport, reasons: &Reasons<'_>, ended: &Ended) -> Option<
         // What stands behind another waits for what that waits for.
         let head = group.why.behind.as_deref();
         let head = head.filter(|it| it.reason != Reason::Dead);
-        let words = few(head.unwrap_or(&group.why), ended);
+        let words = few(head.unwrap_or(&group.why), report);
         match told.iter_mut().find(|it| it.0 == words) {
             Some(known) => known.1 += group.messages,
             None => told.push((words, group.messages)),
@@ -364,12 +373,15 @@ fn why(channel: &ChannelReport, reasons: &Reasons<'_>, ended: &Ended) -> Option<
 }
 
 /// The reason in a few words, at the end of a drain.
-fn few(why: &Why, ended: &Ended) -> String {
-    match (why.reason, ended) {
+fn few(why: &Why, report: &DrainReport) -> String {
+    match (why.reason, &report.ended) {
         _ if why.obstacle.is_some() => reasons::few(why),
         (Reason::Due | Reason::NoDrain, Ended::Deadline) => "due, but the deadline passed".into(),
         (Reason::Due | Reason::NoDrain, Ended::Cancelled) => {
             "due, but the drain was stopped".into()
+        }
+        (Reason::Due | Reason::NoDrain, _) if report.refused > 0 => {
+            "due, but rows refuse every change".into()
         }
         (Reason::Due | Reason::NoDrain, _) => "became due at its end; drain again".into(),
         _ => reasons::few(why),

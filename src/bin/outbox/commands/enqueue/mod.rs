@@ -187,7 +187,11 @@ fn one(
     let enqueued = outbox.transaction(|tx| operator.enqueue(tx, &message))?;
     let id = enqueued.id();
     let Some(entry) = outbox.get(id)? else {
-        return out.line(format!("message {id} is enqueued, and gone already"));
+        anyhow::bail!(
+            "message {id} was enqueued, and is gone already: a trigger on the outbox may delete it, \
+             which `{}` names, or another program did",
+            command("check", &arguments.database.db, "")
+        );
     };
     let taken = matches!(
         enqueued,

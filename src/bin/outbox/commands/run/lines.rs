@@ -52,6 +52,10 @@ pub(super) enum Line {
         id: i64,
         error: String,
     },
+    Refused {
+        id: i64,
+        error: String,
+    },
     StoreFailed {
         error: String,
     },
@@ -107,6 +111,10 @@ impl Line {
                 id: *id,
                 error: error.clone(),
             },
+            Event::Refused { id, error } => Self::Refused {
+                id: *id,
+                error: error.clone(),
+            },
             _ => return None,
         })
     }
@@ -133,7 +141,10 @@ impl Line {
     fn is_error(&self) -> bool {
         matches!(
             self,
-            Self::HookFailed { .. } | Self::StoreFailed { .. } | Self::ReloadFailed { .. }
+            Self::HookFailed { .. }
+                | Self::Refused { .. }
+                | Self::StoreFailed { .. }
+                | Self::ReloadFailed { .. }
         )
     }
 
@@ -170,6 +181,9 @@ impl Line {
             Self::Expired { messages } => format!("expired unsent: {messages}"),
             Self::HookFailed { id, error } => {
                 format!("message {id} was delivered, but its hook failed: {error}")
+            }
+            Self::Refused { id, error } => {
+                format!("message {id} refuses every change and is left alone: {error}")
             }
             Self::StoreFailed { error } => format!("the file cannot be used: {error}"),
             Self::StoreWorks => "the file can be used again".into(),

@@ -73,6 +73,13 @@ impl<'a> Place<'a> {
                     &format!("--all {}", option("--channel", &why.channel)),
                 ),
             ],
+            Reason::Dead if why.code.as_deref() == Some("unrecorded") => vec![
+                self.check(),
+                self.command("cancel", &message) + "   # the receiver has it",
+            ],
+            Reason::Dead if why.code.as_deref() == Some("row_refuses") => {
+                vec![self.check(), self.command("retry", &message)]
+            }
             Reason::Dead if why.code.as_deref() == Some("invalid") => {
                 vec![self.edit(why.id, why.detail.as_deref())]
             }
@@ -87,6 +94,9 @@ impl<'a> Place<'a> {
             Reason::Dead | Reason::Cancelled => vec![self.command("retry", &message)],
             Reason::Expired if why.status == Status::Expired => {
                 vec![self.command("retry", &message)]
+            }
+            Reason::Expired => {
+                vec![self.command("retry", &message) + "   # once a drain has marked it expired"]
             }
             Reason::Paused
             | Reason::Unauthorised
@@ -149,9 +159,18 @@ impl<'a> Place<'a> {
 
     /// For all dead letters of one kind, of one channel or of all.
     pub(super) fn retry_group(&self, channel: Option<&str>, code: &str) -> String {
+        self.group("retry", channel, code)
+    }
+
+    fn group(&self, name: &str, channel: Option<&str>, code: &str) -> String {
         let channel = channel.map_or(String::new(), |it| option("--channel", it) + " ");
         let code = option("--code", code);
-        self.command("retry", &format!("--all {channel}{code}"))
+        self.command(name, &format!("--all {channel}{code}"))
+    }
+
+    /// For all dead letters that the receiver has taken, of one channel or of all.
+    pub(super) fn cancel_group(&self, channel: Option<&str>, code: &str) -> String {
+        self.group("cancel", channel, code)
     }
 
     /// The command of a finding.

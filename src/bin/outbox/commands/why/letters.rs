@@ -1,12 +1,12 @@
 //! Dead letters by the reason of their death; of very many reasons only the codes, across channels.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use sqlite_outbox::{DeadReason, Fault, Outbox, Why};
 
 use super::advice::Place;
-use super::command;
+use super::{Dead, command};
 use crate::output::{Out, Tone, brief, count, printable, printable_name};
 
 /// More of them are told together, or not at all.
@@ -50,6 +50,19 @@ pub(super) fn tell(
     out.paragraph("", Tone::Plain, &format!("{text}."))
 }
 
+/// Each with whose fault it is.
+pub(super) fn blamed<'a>(outbox: &Outbox, dead: &'a [DeadReason]) -> Vec<Dead<'a>> {
+    let samples: Vec<_> = dead.iter().map(|it| it.sample).collect();
+    let known = outbox.why_each(&samples).unwrap_or_default();
+    let known: HashMap<_, _> = known.iter().map(|it| (it.id, it.fault.as_str())).collect();
+    let each = dead.iter();
+    each.map(|it| Dead {
+        fault: known.get(&it.sample).copied(),
+        ..Dead::new(it)
+    })
+    .collect()
+}
+
 /// Those of one channel.
 fn of_channel(
     reason: &DeadReason,
@@ -64,19 +77,14 @@ fn of_channel(
         printable(&reason.code)
     );
     out.line(out.paint(Tone::Bad, &head))?;
-    example(reason, out)?;
+    example(reason, sample, out)?;
     let again = place.retry_group(Some(&reason.channel), &reason.code);
     if sample.is_some_and(|it| it.fault == Fault::Receiver) {
-        out.paragraph(
-            "",
-            Tone::Plain,
-            "The receiver rejects everything lately, so the fault is probably the receiver's. Once \
-             it is mended:",
-        )?;
+        out.line("Once it is mended:")?;
         command(&place.resume(&reason.channel), out)?;
         return command(&again, out);
     }
-    remedy(reason, sample, &again, place, out)
+    remedy(reason, sample, Some(&reason.channel), place, out)
 }
 
 /// Those of all channels that failed in the same way.
@@ -98,29 +106,46 @@ fn of_code(
     let Some(reason) = told.or(reasons.first()) else {
         return Ok(());
     };
-    example(reason, out)?;
     let sample = outbox.why(reason.sample).ok();
-    let again = place.retry_group(None, code);
-    remedy(reason, sample.as_ref(), &again, place, out)
+    example(reason, sample.as_ref(), out)?;
+    remedy(reason, sample.as_ref(), None, place, out)
 }
 
-fn example(reason: &DeadReason, out: &mut Out) -> anyhow::Result<()> {
+/// One of them, and whose fault it is.
+fn example(reason: &DeadReason, sample: Option<&Why>, out: &mut Out) -> anyhow::Result<()> {
     let text = reason.text.as_deref();
     let text = text.map_or("nothing is recorded of why", brief);
     let example = format!("For example message {}: {text}", reason.sample);
-    out.paragraph("", Tone::Plain, &example)
+    out.paragraph("", Tone::Plain, &example)?;
+    match sample {
+        Some(why) => out.paragraph("", Tone::Plain, why.blame()),
+        None => Ok(()),
+    }
 }
 
 fn remedy(
     reason: &DeadReason,
     sample: Option<&Why>,
-    again: &str,
+    channel: Option<&str>,
     place: &Place<'_>,
     out: &mut Out,
 ) -> anyhow::Result<()> {
-    if reason.code == "invalid" {
-        out.line("Retrying cannot help: each has to be mended itself, or cancelled.")?;
-        return command(&place.edit(reason.sample, reason.text.as_deref()), out);
+    let again = place.retry_group(channel, &reason.code);
+    match &*reason.code {
+        "invalid" => {
+            out.line("Retrying cannot help: each has to be mended itself, or cancelled.")?;
+            return command(&place.edit(reason.sample, reason.text.as_deref()), out);
+        }
+        "unrecorded" => {
+            out.paragraph(
+                "",
+                Tone::Plain,
+                "The receiver has taken each, and a retry would send it a second time. Mend the \
+                 trigger or rule, then take them out of the queue:",
+            )?;
+            return command(&place.cancel_group(channel, &reason.code), out);
+        }
+        _ => {}
     }
     match sample.and_then(Why::remedy) {
         Some(remedy) => {
@@ -137,5 +162,5 @@ fn remedy(
         }
         None => out.line("Mend the cause, then:")?,
     }
-    command(again, out)
+    command(&again, out)
 }

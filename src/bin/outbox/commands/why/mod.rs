@@ -78,6 +78,9 @@ struct One<'a> {
     /// What keeps all of the file from being sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     obstacle: Option<Found<'a>>,
+    /// What may matter beside that, and is no cause as far as the file tells.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<Found<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     conflicts: Option<Vec<i64>>,
     text: String,
@@ -109,6 +112,11 @@ impl<'a> One<'a> {
             remedy: why.remedy(),
             commands: place.next(why),
             obstacle: why.obstacle.as_ref().map(|it| Found::new(it, place.db())),
+            notes: why
+                .notes
+                .iter()
+                .map(|it| Found::new(it, place.db()))
+                .collect(),
             conflicts: None,
             text: why.to_string(),
         }
@@ -152,6 +160,9 @@ pub(super) struct Dead<'a> {
     newest: Option<i64>,
     sample: i64,
     text: Option<&'a str>,
+    /// Whose fault the sample is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<&'static str>,
 }
 
 impl<'a> Dead<'a> {
@@ -165,6 +176,7 @@ impl<'a> Dead<'a> {
             newest: reason.newest,
             sample: reason.sample,
             text: reason.text.as_deref(),
+            fault: None,
         }
     }
 }
@@ -301,7 +313,7 @@ fn whole(
                     why: One::new(&it.why, place),
                 })
                 .collect(),
-            dead: dead.iter().map(Dead::new).collect(),
+            dead: letters::blamed(outbox, &dead),
             conflicts,
             findings: findings
                 .iter()
@@ -371,16 +383,18 @@ fn whole(
     }
     for finding in findings {
         let told = |it: &WhyGroup| {
-            it.why
-                .obstacle
-                .as_ref()
-                .is_some_and(|it| it.code == finding.code)
+            let mut known = it.why.obstacle.iter().chain(&it.why.notes);
+            known.any(|it| it.code == finding.code)
         };
         if groups.iter().any(told) {
             continue;
         }
         gap(out)?;
-        out.paragraph("", Tone::Bad, &finding.text)?;
+        let tone = match finding.needs_person() {
+            true => Tone::Bad,
+            false => Tone::Plain,
+        };
+        out.paragraph("", tone, &finding.text)?;
         out.paragraph("", Tone::Plain, &finding.remedy)?;
         if !finding.command.is_empty() {
             command(&place.helps(&finding.command), out)?;
