@@ -107,6 +107,14 @@ impl Outbox {
     }
 }
 
+impl ChannelStats {
+    /// Whether its state asks for a person, as [`Outbox::check`] has it: probing alone mends nothing, or a
+    /// pause is long forgotten.
+    pub fn needs_person(&self, now: i64) -> bool {
+        channel::state(self, now).is_some_and(|it| it.needs_person())
+    }
+}
+
 fn damages(conn: &rusqlite::Connection, patience: Option<&Patience>) -> Result<Vec<Finding>> {
     let Damages { said, left } = match check::damages(conn, patience) {
         Ok(found) => found,

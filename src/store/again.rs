@@ -51,6 +51,14 @@ SELECT o.id, substr(o.answer, 1, 200) AS start
 const IS_DONE: &str = "
 SELECT EXISTS (SELECT 1 FROM outbox_audit WHERE action = 'send_again' AND message = ?1)";
 
+/// As a repetition keeps its message id.
+const LATEST: &str = "
+SELECT max(o.id) AS latest
+  FROM outbox_audit AS a
+  JOIN outbox AS o ON o.id = a.message
+  JOIN outbox AS former ON former.id = ?1
+ WHERE a.action = 'again_of' AND o.id > former.id AND o.message_id = former.message_id";
+
 /// The messages that were sent again already, as far as the record goes back.
 pub(crate) fn done(conn: &Connection) -> Result<BTreeSet<i64>> {
     let mut statement = conn.prepare_cached(DONE)?;
@@ -77,6 +85,13 @@ pub(crate) fn is_done(conn: &Connection, id: i64) -> Result<bool> {
     Ok(conn
         .prepare_cached(IS_DONE)?
         .query_row([id], |row| row.get(0))?)
+}
+
+/// The last message that stands for it since, if that is still there.
+pub(crate) fn latest(conn: &Connection, id: i64) -> Result<Option<i64>> {
+    Ok(conn
+        .prepare_cached(LATEST)?
+        .query_row([id], |row| row.get("latest"))?)
 }
 
 /// A message that is to be sent again.

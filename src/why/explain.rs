@@ -144,6 +144,7 @@ impl<'a> Asked<'a> {
             cause: None,
             stale: false,
             sent_again: false,
+            sent_as: None,
             forbidden: false,
             obstacle: None,
             notes: Vec::new(),
@@ -187,6 +188,9 @@ impl<'a> Asked<'a> {
                 why.fault = Fault::Network;
                 why.detail = Some("a web page answered".into());
                 why.sent_again = reason == Reason::Sent && again::is_done(self.conn, facts.id)?;
+                if why.sent_again {
+                    why.sent_as = again::latest(self.conn, facts.id)?;
+                }
             }
             if reason == Reason::Expired {
                 why.noticed = facts.settled_at;
@@ -353,7 +357,9 @@ impl<'a> Asked<'a> {
         why.until = until;
         why.detail.clone_from(&state.reason);
         why.cause.clone_from(&state.reason_code);
-        let ambiguous = matches!(reason, Reason::Offline | Reason::Rejecting)
+        // Who does not agree on TLS has seen no message.
+        let ambiguous = code != Some("tls")
+            && matches!(reason, Reason::Offline | Reason::Rejecting)
             && fault == Fault::Receiver
             && facts.last_attempt_at.is_some();
         if ambiguous && !evidence::has_other(self.conn, facts)? {
@@ -366,10 +372,10 @@ impl<'a> Asked<'a> {
 
     fn due(&self, why: &mut Why, facts: &Facts, state: &Channel, since: i64) -> Result<()> {
         why.since = Some(since.min(self.now));
-        if self.is_forgotten(since)? {
-            why.reason = Reason::NoDrain;
-            // What was heard last may be why nobody tries any more.
-            let own = facts.last_error.is_some();
+        let silent = self.is_forgotten(since)?;
+        let own = facts.last_error.is_some();
+        // What failed last is known at once, and may be why nobody tries any more.
+        if silent || own {
             why.attempted = facts.last_attempt_at.filter(|_| own);
             why.detail = facts.last_error.clone().or_else(|| state.reason.clone());
             why.cause = match own {
@@ -378,14 +384,17 @@ impl<'a> Asked<'a> {
             };
             let others = own && self.others_arrived(facts)?;
             why.fault = match blame(why.cause.as_deref(), why.detail.as_deref(), others) {
-                Fault::Nobody => Fault::Route,
+                Fault::Nobody if silent => Fault::Route,
                 known => known,
             };
+        }
+        if silent {
+            why.reason = Reason::NoDrain;
         }
         let ban = contract::writer(self.conn)?.pop();
         why.forbidden = ban.is_some();
         why.obstacle = ban;
-        if why.obstacle.is_none() && self.is_long(since) {
+        if why.obstacle.is_none() {
             // Whoever asks need not be who sends: that he may only look tells nothing of the cause.
             let own = |it: &&Finding| it.code == storage::NOT_WRITABLE;
             let found = self.obstacles()?;

@@ -258,6 +258,8 @@ pub struct Why {
     pub stale: bool,
     /// Whether it was [sent again](crate::Operator::send_again) since, under another key.
     pub sent_again: bool,
+    /// The message that it was sent again as, the last if there are several; `None` where that is gone.
+    pub sent_as: Option<i64>,
     /// Whether it is due, and only a program newer than this one may send it.
     pub forbidden: bool,
     /// What keeps it from being sent though it is due, of what [`Outbox::obstacles`] knows.

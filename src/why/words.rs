@@ -97,7 +97,7 @@ impl fmt::Display for Why {
                     f.write_str(" now")?;
                 }
             }
-            (Reason::NoDrain, Some(at), Some(error)) => {
+            (Reason::NoDrain | Reason::Due, Some(at), Some(error)) => {
                 write!(f, ", {}", lasting(at))?;
                 if lasting(at).is_known() {
                     f.write_str(" now")?;
@@ -150,6 +150,10 @@ impl fmt::Display for Why {
         if let Some(obstacle) = &self.obstacle {
             let remedy = &obstacle.remedy;
             write!(f, ": {}. {}.", printable(&obstacle.text), Capital(remedy))?;
+            f.write_str(match self.forbidden {
+                true => " The fault lies with the program that should send.",
+                false => " The fault lies on this machine, not with the receiver.",
+            })?;
             return self.asides(f);
         }
         f.write_str(". ")?;
@@ -164,6 +168,9 @@ impl fmt::Display for Why {
             )?;
         }
         f.write_str(self.advice())?;
+        if let Some(id) = self.sent_as {
+            write!(f, " It is message {id}.")?;
+        }
         if self.stale && !matches!(self.reason, Reason::Claimed { .. }) {
             f.write_str(
                 " The process that was sending it has ended, it seems: then the next drain takes it \
@@ -219,7 +226,7 @@ impl Why {
             Reason::Dead if self.fault == Fault::Route => remedy(self.cause.as_deref()?, text),
             // The address serves others.
             Reason::BackOff if self.fault == Fault::Message => None,
-            Reason::BackOff | Reason::Offline | Reason::NoOther | Reason::NoDrain => {
+            Reason::BackOff | Reason::Offline | Reason::NoOther | Reason::NoDrain | Reason::Due => {
                 remedy(self.cause.as_deref()?, text)
             }
             _ => None,

@@ -110,6 +110,10 @@ fn what_was_sent_again_is_said_to_be_and_no_more_complained_of() {
         after.sent_again && after.advice().contains("sent again since"),
         "{after}"
     );
+    assert!(
+        after.sent_as == Some(3) && after.to_string().ends_with(" It is message 3."),
+        "{after}"
+    );
     assert_eq!((after.reason, after.fault), (Reason::Sent, Fault::Network));
 }
 

@@ -392,6 +392,57 @@ fn an_address_that_is_not_known_is_the_fault_of_the_settings() {
     assert!(it.to_string().contains("look at the URL"), "{it}");
 }
 
+/// Only that no drain runs takes a while to be known.
+#[test]
+fn what_failed_last_is_told_at_once() {
+    let desk = Desk::new();
+    let id = desk.put(Message::text("sales", "x"));
+    desk.sync(&down);
+    desk.anna().resume("sales").unwrap();
+    desk.pass(2 * SECOND);
+    let it = why(&desk, id);
+    assert_eq!((it.reason, it.fault), (Reason::Due, Fault::Network));
+    let text = it.to_string();
+    assert!(
+        text.contains("; its last attempt, 2 s ago, failed: erp.example refuses"),
+        "{text}"
+    );
+    assert!(text.contains("check the port"), "{text}");
+}
+
+#[test]
+fn what_is_missing_is_told_at_once() {
+    let desk = Desk::new();
+    let id = desk.put(Message::text("sales", "x"));
+    desk.sql("DROP TRIGGER outbox_inserted");
+    let it = why(&desk, id);
+    assert_eq!((it.reason, it.fault), (Reason::Due, Fault::Machine));
+    let text = it.to_string();
+    assert!(
+        it.obstacle.is_some() && text.contains("The fault lies on this machine"),
+        "{text}"
+    );
+}
+
+/// Whoever does not agree on TLS has seen no message.
+#[test]
+fn a_certificate_is_never_the_fault_of_the_message() {
+    let desk = Desk::new();
+    let id = desk.put(Message::text("sales", "x"));
+    let expired = |_: &Delivery| {
+        let text = "TLS with erp.example:443: its certificate has expired";
+        Ok(Outcome::Unreachable(Failure::new("tls", text)))
+    };
+    let mut drain = desk.drain();
+    desk.live(&mut drain, HOUR, &expired);
+    let it = why(&desk, id);
+    assert_eq!((it.reason, it.fault), (Reason::Offline, Fault::Receiver));
+    assert!(
+        it.to_string().contains("The fault lies with the receiver."),
+        "{it}"
+    );
+}
+
 /// That nobody tries any more may come of what was heard last.
 #[test]
 fn no_drain_tells_what_the_last_attempt_came_to() {

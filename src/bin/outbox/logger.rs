@@ -86,7 +86,8 @@ impl Log for Logger {
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
         };
         // It dumps raw requests, and with them the credentials.
-        if within("ureq_proto") || level > self.level {
+        // The other says as a value of Rust what the failure says in words.
+        if within("ureq_proto") || within("rustls_platform_verifier") || level > self.level {
             return false;
         }
         if target == EVENTS && self.role == Role::Tells {

@@ -38,6 +38,8 @@ fn what_a_portal_took_is_found_and_sent_again_by_what_is_told() {
             "{text}"
         );
     }
+    let list = desk.done(["list", "till.db"]);
+    assert_eq!(list.matches("a web page answered").count(), 2, "{list}");
     let why = desk.done(["why", "till.db", "S-1"]);
     assert!(
         why.contains("outbox send-again ") && why.contains(" id:1 "),

@@ -101,6 +101,31 @@ fn a_pause_that_a_clock_ahead_has_stamped_is_not_said_to_last_for_years() {
     assert_eq!(ran.code, 0, "{ran:?}");
 }
 
+/// `check` and `status --attention` agree on channels.
+#[test]
+fn a_channel_that_only_a_person_sets_going_is_told_by_the_exit_code() {
+    let desk = Desk::new();
+    desk.put("sales ", "S-1", "text");
+    let show = desk.done(["show", "till.db", "S-1"]);
+    assert!(show.contains("\"sales \""), "{show}");
+    desk.write(
+        "outbox.toml",
+        "[channel.stock]\nurl = \"http://127.0.0.1:9/\"\n",
+    );
+    let attention = ["status", "till.db", "--attention"];
+    assert_eq!(desk.run(attention).code, 0);
+    let routed = [&attention[..], &["--config", "outbox.toml"]].concat();
+    assert_eq!(desk.run(routed).code, 4);
+    desk.done(["pause", "till.db", "sales "]);
+    assert_eq!(desk.run(attention).code, 0, "he knows");
+    let days = now() - 20 * 86_400_000;
+    desk.sql()
+        .execute("UPDATE outbox_channel SET paused_at = ?1", [days])
+        .unwrap();
+    assert_eq!(desk.run(["check", "till.db"]).code, 4);
+    assert_eq!(desk.run(attention).code, 4);
+}
+
 /// Nothing is unsent, and yet something has not arrived.
 #[test]
 fn a_lost_message_does_not_pass_as_nothing_waiting() {
@@ -124,6 +149,8 @@ fn a_lost_message_does_not_pass_as_nothing_waiting() {
         status.contains(lost) && status.contains("outbox why till.db"),
         "{status}"
     );
+    let list = desk.done(["list", "till.db"]);
+    assert!(list.contains("its time was over"), "{list}");
     let json = desk.json(["status", "till.db", "--json"]);
     assert_eq!(json["findings"][0]["code"], "expired_unit");
     assert_eq!(desk.run(["status", "till.db", "--attention"]).code, 4);

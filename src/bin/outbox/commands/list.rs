@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
-use sqlite_outbox::{ChannelStats, Counts, Entry, Explainer, Filter, Outbox, Reason, Status, Why};
+use sqlite_outbox::{
+    ChannelStats, Counts, Entry, Explainer, Fault, Filter, Outbox, Reason, Status, Why,
+};
 
 use super::damage::Damage;
 use super::entry::Row;
@@ -198,9 +200,9 @@ pub(super) fn as_table(
     let mut any = false;
     let cut = each_page(outbox, filter, limit, damage, |page, damage| {
         any = true;
-        let unsent = page.iter().filter(|it| it.status.is_unsent());
-        let unsent: Vec<_> = unsent.map(|it| it.id).collect();
-        let whys = damage.why_each(explainer, &unsent)?;
+        let asked = page.iter().filter(|it| it.status.is_unsent() || is_odd(it));
+        let asked: Vec<_> = asked.map(|it| it.id).collect();
+        let whys = damage.why_each(explainer, &asked)?;
         let whys: BTreeMap<_, _> = whys.iter().map(|it| (it.id, it)).collect();
         for entry in page {
             let why = why(entry, whys.get(&entry.id).copied());
@@ -274,18 +276,37 @@ fn cells(entry: &Entry, conflict: Option<&i64>, why: String, now: i64) -> [(Stri
     ]
 }
 
+/// Whether it was sent and answered by nothing that a receiver of ours says: a page, maybe.
+fn is_odd(entry: &Entry) -> bool {
+    let answer = entry.answer.as_deref().unwrap_or_default();
+    entry.status == Status::Sent && answer.contains('<')
+}
+
 /// What holds a message up, or what became of it.
 fn why(entry: &Entry, why: Option<&Why>) -> String {
     match entry.status {
         Status::Sent => match &entry.provider_id {
             Some(id) => format!("as {id}"),
-            None => String::new(),
+            None => match why.and_then(|it| Some((it.detail.as_deref()?, it))) {
+                Some((page, it)) if it.fault == Fault::Network && it.sent_again => {
+                    format!("{page}; sent again since")
+                }
+                Some((page, it)) if it.fault == Fault::Network => page.into(),
+                _ => String::new(),
+            },
         },
         // It may have been settled since the page was read.
         _ => match why.filter(|it| it.status.is_unsent()) {
             // It goes out by itself.
-            Some(why) if why.reason == Reason::Due && why.obstacle.is_none() => String::new(),
+            Some(why)
+                if why.reason == Reason::Due && why.obstacle.is_none() && why.detail.is_none() =>
+            {
+                String::new()
+            }
             Some(why) => reasons::few(why),
+            None if entry.status == Status::Expired && entry.last_error.is_none() => {
+                "its time was over before it was sent".into()
+            }
             None => brief(entry.last_error.as_deref().unwrap_or_default()).into(),
         },
     }

@@ -29,7 +29,7 @@ pub(super) fn few(why: &Why) -> String {
         }
         Reason::Claimed { .. } => "claimed by a process that seems to have ended".into(),
         Reason::Expired => "expired; the next drain marks it so".into(),
-        Reason::Due => "due".into(),
+        Reason::Due => after("due".into()),
         Reason::NoDrain => after("due, and no drain runs".into()),
         Reason::Invalid => "cannot be sent as stored".into(),
         Reason::FarAhead => "scheduled too far ahead to be meant".into(),

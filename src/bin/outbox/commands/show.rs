@@ -12,7 +12,7 @@ use super::reasons;
 use super::shell::command;
 use super::sink::shown;
 use crate::args::{Database, Exit, Format};
-use crate::output::{Out, Tone, ago, brief, count, exact, now, stamped_wrong};
+use crate::output::{Out, Tone, ago, brief, count, exact, now, printable_name, stamped_wrong};
 
 /// Payload bytes shown to a person.
 const SHOWN: usize = 8 * 1024;
@@ -121,7 +121,7 @@ fn fields(entry: &Entry, why: Option<&Why>, now: i64, out: &mut Out) -> anyhow::
         }
     });
     field("id", Some(entry.id.to_string()))?;
-    field("channel", Some(entry.channel.clone()))?;
+    field("channel", Some(printable_name(&entry.channel).into_owned()))?;
     field("status", Some(entry.status.to_string()))?;
     field("waits for", why.map(reasons::few))?;
     field("last error", error.map(String::from))?;

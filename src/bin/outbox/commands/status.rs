@@ -29,6 +29,7 @@ Exit codes:
   0  nothing needs a person, or something is unsent
   4  nothing is unsent, but dead letters or conflicts wait
      for a person; with --attention, whenever something does
+     of what is shown; check looks at more than that
 
 Example:
   outbox status till.db")]
@@ -132,7 +133,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         ),
     };
     unless_closed(printed.and_then(|()| out.flush()))?;
-    let needed = for_a_person(&stats).is_some() || findings.iter().any(Finding::needs_person);
+    let stands =
+        |it: &ChannelStats| it.state == ChannelState::Unrouted || it.needs_person(stats.now);
+    let needed = for_a_person(&stats).is_some()
+        || findings.iter().any(Finding::needs_person)
+        || stats.channels.iter().any(stands);
     damage.end(match attention(&stats) || (arguments.attention && needed) {
         true => Exit::Attention,
         false => Exit::Done,

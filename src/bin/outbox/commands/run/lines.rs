@@ -1,6 +1,7 @@
 //! What a service says: a line for each change, written by a thread of its own, so that a reader
 //! who does not read stops neither the sending nor the stopping.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -196,6 +197,39 @@ impl Line {
     }
 }
 
+/// The holds that were told of, by channel, each with its reason. A probe that finds the receiver as it
+/// was is no change that anybody has to hear of, whatever its channel is called meanwhile.
+#[derive(Debug, Default)]
+pub(super) struct Told(BTreeMap<String, Option<String>>);
+
+impl Told {
+    /// Whether it says no more than what was told.
+    pub(super) fn knows(&mut self, event: &Event) -> bool {
+        let (channel, state, reason) = match event {
+            Event::Channel {
+                channel,
+                state,
+                reason,
+            } => (channel, *state, reason),
+            Event::Resumed { channel } => (channel, ChannelState::Ok, &None),
+            _ => return false,
+        };
+        let same = self.0.get(channel) == Some(reason);
+        match state {
+            // As which it goes out as a probe.
+            ChannelState::Offline if same => true,
+            ChannelState::Holding => {
+                self.0.insert(channel.clone(), reason.clone());
+                same
+            }
+            _ => {
+                self.0.remove(channel);
+                false
+            }
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct Stamped<'a> {
     at: i64,
@@ -283,4 +317,37 @@ fn print(
         }
     }
     printed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(state: ChannelState, reason: &str) -> Event {
+        Event::Channel {
+            channel: "sales".into(),
+            state,
+            reason: Some(reason.into()),
+        }
+    }
+
+    #[test]
+    fn a_hold_is_told_once_however_often_it_is_probed() {
+        let mut told = Told::default();
+        let holding = event(ChannelState::Holding, "HTTP 503");
+        let probed = event(ChannelState::Offline, "HTTP 503");
+        assert!(!told.knows(&holding));
+        for _ in 0..3 {
+            assert!(told.knows(&probed) && told.knows(&holding));
+        }
+        assert!(told.knows(&probed));
+        assert!(!told.knows(&event(ChannelState::Offline, "refused")));
+        assert!(!told.knows(&holding), "it is another one");
+        let channel = "sales".into();
+        assert!(!told.knows(&Event::Resumed { channel }));
+        assert!(!told.knows(&probed));
+        assert!(!told.knows(&holding));
+        assert!(!told.knows(&event(ChannelState::Ok, "")));
+        assert!(!told.knows(&holding));
+    }
 }

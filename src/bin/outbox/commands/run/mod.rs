@@ -4,8 +4,8 @@ mod lines;
 mod place;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::settings::{self, Loaded};
 use crate::signals::Signals;
 use crate::threads;
 
-use lines::{Line, Printer, Teller};
+use lines::{Line, Printer, Teller, Told};
 use place::Place;
 
 /// How often signals and the pump's health are looked at.
@@ -114,7 +114,9 @@ fn start(outbox: &Outbox, loaded: Loaded) -> sqlite_outbox::Result<Pump> {
 /// Tells events as lines. Runs on the pump's thread, so it never waits for the output.
 fn observer(teller: Teller, failing: Arc<AtomicBool>) -> impl Fn(&Event) + Send + Sync {
     let main = std::thread::current();
+    let told = Mutex::new(Told::default());
     move |event| match event {
+        event if told.lock().is_ok_and(|mut it| it.knows(event)) => {}
         // One line for a disk that is full for an hour.
         Event::StoreFailed { error } => {
             if !failing.swap(true, Ordering::AcqRel) {

@@ -90,11 +90,12 @@ fn head(sheet: &mut Sheet, model: &Model, room: usize) {
             .skip(usize::from(look.stats.conflicts == 0));
         sheet.text(Tone::Bad, told.clone().find(fits).unwrap_or(short));
     }
-    for text in look.findings.iter().take(3) {
-        sheet.text(Tone::Bad, &printable(text));
-    }
-    for text in look.findings.iter().take(3) {
-        sheet.text(Tone::Bad, &printable(text));
+    // Whole where there is room: what is cut cannot be read anywhere in the view.
+    let shown = look.findings.len().clamp(1, 3);
+    for text in look.findings.iter().take(shown) {
+        for line in wrapped(&printable(text), sheet.width, (room / 4 / shown).max(1)) {
+            sheet.text(Tone::Bad, &line);
+        }
     }
     if room > 13 {
         sheet.text(Tone::Plain, &rows::progress(model));

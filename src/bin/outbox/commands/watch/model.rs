@@ -9,7 +9,7 @@ use ratatui::crossterm::event::KeyCode;
 use sqlite_outbox::{ChannelState, ChannelStats, Entry, Stats, Status};
 
 use crate::commands::crowd;
-use crate::output::{Tone, ago, count, exact, printable};
+use crate::output::{Tone, ago, count, exact, printable, printable_name};
 
 /// Readings remembered: more than any terminal is wide.
 const REMEMBERED: usize = 600;
@@ -333,7 +333,7 @@ impl Model {
 
     fn question(&self, letter: char) -> Result<(Action, String), String> {
         let channel = self.channel().ok_or("there is nothing to choose yet")?;
-        let name = printable(&channel.channel).into_owned();
+        let name = printable_name(&channel.channel).into_owned();
         let owned = channel.channel.clone();
         let message = |it: &Letter| format!("#{} {}", it.id, printable(&it.key));
         let (action, text) = match (letter, self.letter()) {

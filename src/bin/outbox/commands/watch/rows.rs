@@ -103,7 +103,7 @@ pub(super) fn failures(model: &Model) -> Vec<Failure> {
             ..0 => "-".into(),
             past => age(past),
         },
-        channel: printable(&it.channel).into_owned(),
+        channel: printable_name(&it.channel).into_owned(),
         id: it.id.to_string(),
         key: printable(&it.key).into_owned(),
         charged: it.attempts.to_string(),
@@ -145,7 +145,7 @@ pub(super) fn sending(model: &Model) -> String {
     }
     let several = look.stats.channels.len() > 1;
     let name = |it: &Letter| match several {
-        true => format!("{} ({})", printable(&it.key), printable(&it.channel)),
+        true => format!("{} ({})", printable(&it.key), printable_name(&it.channel)),
         false => printable(&it.key).into_owned(),
     };
     let names: Vec<_> = look.sending.iter().map(name).collect();

@@ -48,3 +48,18 @@ fn what_has_expired_is_counted_on_every_screen() {
     let without = screen(&super::model(), 80, 24).join("\n");
     assert!(!without.contains("EXPIRED"), "{without}");
 }
+
+#[test]
+fn what_keeps_everything_from_being_sent_is_said_once_and_whole() {
+    let said = "another program has kept the file locked for longer than two seconds, and nothing can \
+                be sent or enqueued meanwhile: see who";
+    let mut look = look(0);
+    look.findings = vec![said.into()];
+    let mut model = Model::new("till.db");
+    model.seen(look, Duration::ZERO);
+    for (width, height) in [(50, 20), (80, 24), (200, 24)] {
+        let lines = screen(&model, width, height);
+        let text: Vec<_> = lines.iter().map(|it| it.trim_end()).collect();
+        assert_eq!(text.join(" ").matches(said).count(), 1, "{text:#?}");
+    }
+}
