@@ -169,7 +169,7 @@ impl fmt::Display for Why {
         }
         f.write_str(self.advice())?;
         if let Some(id) = self.sent_as {
-            write!(f, " It is message {id}.")?;
+            write!(f, " That is message {id}.")?;
         }
         if self.stale && !matches!(self.reason, Reason::Claimed { .. }) {
             f.write_str(
@@ -275,6 +275,7 @@ impl Why {
     /// What to do next, in a sentence or two.
     pub fn advice(&self) -> &'static str {
         match self.reason {
+            Reason::Sent if self.sent_as.is_some() => "It was sent again since, under another key.",
             Reason::Sent if self.sent_again => {
                 "It was sent again since, under another key: what was done to it says as which message."
             }

@@ -111,7 +111,7 @@ fn what_was_sent_again_is_said_to_be_and_no_more_complained_of() {
         "{after}"
     );
     assert!(
-        after.sent_as == Some(3) && after.to_string().ends_with(" It is message 3."),
+        after.sent_as == Some(3) && after.to_string().ends_with(" That is message 3."),
         "{after}"
     );
     assert_eq!((after.reason, after.fault), (Reason::Sent, Fault::Network));

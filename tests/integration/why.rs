@@ -404,7 +404,7 @@ fn what_failed_last_is_told_at_once() {
     assert_eq!((it.reason, it.fault), (Reason::Due, Fault::Network));
     let text = it.to_string();
     assert!(
-        text.contains("; its last attempt, 2 s ago, failed: erp.example refuses"),
+        text.contains("; its last attempt, 12 s ago, failed: erp.example refuses"),
         "{text}"
     );
     assert!(text.contains("check the port"), "{text}");

@@ -121,10 +121,13 @@ impl<'a> Place<'a> {
             Reason::FarAhead => {
                 vec![self.command("edit", &format!("{message} --available now"))]
             }
-            Reason::Sent if why.sent_again => vec![match why.sent_as {
-                Some(id) => self.command("why", &format!("id:{id}")),
-                None => self.command("show", &message),
-            }],
+            Reason::Sent if why.sent_again => {
+                let latest = why
+                    .sent_as
+                    .map(|id| self.command("why", &format!("id:{id}")));
+                let show = self.command("show", &message);
+                [Some(show), latest].into_iter().flatten().collect()
+            }
             Reason::Sent if why.fault == Fault::Network => vec![
                 self.command("show", &message),
                 self.command("send-again", &message) + "   # where the receiver has not got it",
