@@ -88,13 +88,9 @@ impl<'a> Asked<'a> {
         facts.map(|facts| self.explain(facts, true)).transpose()
     }
 
-    fn is_long(&self, since: i64) -> bool {
-        self.now.saturating_sub(since) > SILENCE
-    }
-
     /// Whether what is due since then seems to have nobody who sends it.
     pub(super) fn is_forgotten(&self, since: i64) -> Result<bool> {
-        Ok(self.is_long(since) && self.silent_since(since)?)
+        Ok(self.now.saturating_sub(since) > SILENCE && self.silent_since(since)?)
     }
 
     /// Whether no drain has left a trace since then.
