@@ -110,6 +110,16 @@ const READ_ROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (upkeep::DUE_LATER, &[LATER]),
+    (why::PENDING_ROWS, WALK),
+    (why::SENDING_ROWS, WALK),
+    (
+        why::WAITING_ROWS,
+        &[
+            "SEARCH outbox USING INDEX outbox_lane (channel=? AND ordering_key>?)",
+            "SEARCH c USING INTEGER PRIMARY KEY (rowid=?)",
+            "SEARCH c USING INTEGER PRIMARY KEY (rowid=?)",
+        ],
+    ),
     (
         upkeep::EXPIRED,
         &["SEARCH outbox USING INDEX outbox_expiry (expires_at<?)"],
@@ -161,10 +171,21 @@ const READ_ROWS: &[(&str, &[&str])] = &[
 ];
 
 const LATER: &str = "SEARCH outbox USING INDEX outbox_due (channel=? AND status=? AND next_attempt_at>? AND next_attempt_at<?)";
+/// Of the rows of a status, which `why` tells apart one by one.
+const WALK: &[&str] = &[
+    "SEARCH outbox USING INDEX outbox_due (channel=? AND status=? AND next_attempt_at>?)",
+    "SEARCH c USING INTEGER PRIMARY KEY (rowid=?)",
+];
 const ONE: &str = "SEARCH o USING INTEGER PRIMARY KEY (rowid=?)";
 
-/// How long a payload is, which goes with its message.
-const WEIGH: [&str; 2] = [retention::NEXT, retention::UNDATED];
+/// How long a payload is, which goes with its message, or of what kind.
+const WEIGH: [&str; 5] = [
+    retention::NEXT,
+    retention::UNDATED,
+    why::PENDING_ROWS,
+    why::SENDING_ROWS,
+    why::WAITING_ROWS,
+];
 
 fn hot_statements(conn: &Connection) {
     let due = [
