@@ -381,8 +381,8 @@ impl Why {
                 "Programs as old as this one may not send it: start a newer one."
             }
             Reason::NoDrain if self.cause.is_some() => {
-                "Nobody has tried since: start the program that sends, as a user who may write the \
-                 file and its folder."
+                "But nobody has tried since, and that comes first: start the program that sends, as a \
+                 user who may write the file and its folder."
             }
             Reason::NoDrain => {
                 "Start the program that sends, as a user who may write the file and its folder."

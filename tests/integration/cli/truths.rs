@@ -101,6 +101,22 @@ fn a_pause_that_a_clock_ahead_has_stamped_is_not_said_to_last_for_years() {
     assert_eq!(ran.code, 0, "{ran:?}");
 }
 
+#[test]
+fn the_end_of_a_hold_stands_in_the_list_and_a_spoiled_edit_is_noted() {
+    let desk = Desk::new();
+    desk.put("sales", "S-1", "{}");
+    let busy = Server::start(|_| respond(503, &[("Retry-After", "600")], "come back later"));
+    let ran = desk.run(["drain", "till.db", "--url", &busy.url("/")]);
+    for told in [ran.out, desk.done(["list", "till.db"])] {
+        assert!(told.contains("; goes on in "), "{told}");
+    }
+    desk.done(["enqueue", "till.db", "--channel=stock", "--key=B-1", "{}"]);
+    let ran = desk.run(["edit", "till.db", "B-1", "{\"x\":"]);
+    assert!(ran.err.contains("the payload is not JSON"), "{ran:?}");
+    let typed = ["edit", "till.db", "B-1", "x", "--content-type=text/plain"];
+    assert!(!desk.run(typed).err.contains("not JSON"));
+}
+
 /// `check` and `status --attention` agree on channels.
 #[test]
 fn a_channel_that_only_a_person_sets_going_is_told_by_the_exit_code() {

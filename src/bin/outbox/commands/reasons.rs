@@ -38,7 +38,13 @@ pub(super) fn few(why: &Why) -> String {
         Reason::Unauthorised => heard("the credentials are not accepted"),
         Reason::NoCredentials => heard("the credentials cannot be had here"),
         Reason::Rejecting => heard("the receiver rejects everything"),
-        Reason::Holding => heard("the receiver asked for a pause"),
+        Reason::Holding => {
+            let heard = heard("the receiver asked for a pause");
+            match why.until {
+                Some(_) => format!("{heard}; goes on in {}", until(why)),
+                None => heard,
+            }
+        }
         Reason::Paused => format!("paused by {}", heard("somebody")),
         Reason::Unrouted => "no section of the settings serves it".into(),
         // What is settled is not left.

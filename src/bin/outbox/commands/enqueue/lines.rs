@@ -65,7 +65,7 @@ pub(super) fn run(
         // What was read before an error is stored first.
         let (chunk, read) = source.chunk();
         let mut texts = chunk.iter().filter_map(|it| it.text.as_ref().ok());
-        warned = warned || texts.any(|it| warn_of_type(arguments, it));
+        warned = warned || texts.any(|it| warn_of_type(arguments.content_type.as_deref(), it));
         let stored = store(outbox, arguments, chunk, &mut tally, out);
         match stored.and(read) {
             Ok(true) => {}

@@ -181,7 +181,7 @@ fn one(
     payload: Vec<u8>,
     out: &mut Out,
 ) -> anyhow::Result<()> {
-    warn_of_type(arguments, &payload);
+    warn_of_type(arguments.content_type.as_deref(), &payload);
     let message = message(arguments, payload)?;
     let operator = operator(outbox, None);
     let enqueued = outbox.transaction(|tx| operator.enqueue(tx, &message))?;
@@ -317,9 +317,9 @@ fn key_at(payload: &[u8], pointer: &str) -> anyhow::Result<String> {
 }
 
 /// True when the payload would go out under a false name.
-fn warn_of_type(arguments: &Arguments, payload: &[u8]) -> bool {
-    let wrong = arguments.content_type.is_none()
-        && serde_json::from_slice::<serde::de::IgnoredAny>(payload).is_err();
+pub(super) fn warn_of_type(content_type: Option<&str>, payload: &[u8]) -> bool {
+    let wrong =
+        content_type.is_none() && serde_json::from_slice::<serde::de::IgnoredAny>(payload).is_err();
     if wrong {
         note("the payload is not JSON, but is labelled application/json; see --content-type");
     }

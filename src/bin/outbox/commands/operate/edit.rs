@@ -9,7 +9,7 @@ use sqlite_outbox::{Edit, Entry, Status};
 
 use super::Meant;
 use crate::args::{self, Database, Exit, Format};
-use crate::commands::enqueue::read_payload;
+use crate::commands::enqueue::{read_payload, warn_of_type};
 use crate::output::{Out, exact, now};
 
 /// Give a dead or never attempted message other content
@@ -147,7 +147,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open()?;
     let before = outbox.find(&arguments.which, arguments.channel.as_deref())?;
     let operator = arguments.meant.operator(&outbox);
-    let edit = edit(arguments)?;
+    let edit = edit(arguments, &before)?;
     let id = operator.edit(before.id, edit.clone())?;
     let after = outbox.get(id)?.unwrap_or_else(|| before.clone());
     let mut out = Out::new();
@@ -180,13 +180,14 @@ fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.into())
 }
 
-fn edit(arguments: &Arguments) -> anyhow::Result<Edit> {
+fn edit(arguments: &Arguments, before: &Entry) -> anyhow::Result<Edit> {
     let mut edit = Edit::new();
     if arguments.payload.is_some() || arguments.file.is_some() {
-        edit = edit.payload(read_payload(
-            arguments.payload.clone(),
-            arguments.file.as_deref(),
-        )?);
+        let payload = read_payload(arguments.payload.clone(), arguments.file.as_deref())?;
+        if before.content_type == "application/json" {
+            warn_of_type(arguments.content_type.as_deref(), &payload);
+        }
+        edit = edit.payload(payload);
     }
     if arguments.no_headers {
         edit = edit.no_headers();

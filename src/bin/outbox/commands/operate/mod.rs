@@ -12,7 +12,7 @@ use anyhow::anyhow;
 use clap::Args;
 use sqlite_outbox::{Entry, Error, Operator, Outbox};
 
-use crate::output::{Out, note, printable};
+use crate::output::{Out, note, printable, printable_name};
 
 pub(super) use again::{Arguments as Again, run as again};
 pub(super) use bulk::{Arguments as Bulk, Deed, run as bulk};
@@ -138,7 +138,7 @@ fn first(entries: &[Entry], of: u64, out: &mut Out) -> anyhow::Result<()> {
     for entry in entries.iter().take(FIRST) {
         out.line(format!(
             "  {}: {}",
-            printable(&entry.channel),
+            printable_name(&entry.channel),
             printable(&name(entry))
         ))?;
     }

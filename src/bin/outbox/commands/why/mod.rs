@@ -23,8 +23,8 @@ use crate::settings;
 
 /// Say why a message has not arrived, or what the file waits for
 ///
-/// It ends with whose fault that is and what to do next. Its exit code is 0 whatever it says; that of
-/// status and check differs.
+/// It ends with whose fault that is and what to do next. Its exit code is 0 whatever it says, and 1
+/// where there is no such message; that of status and check differs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
