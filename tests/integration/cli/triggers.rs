@@ -78,6 +78,11 @@ fn what_was_delivered_and_cannot_be_recorded_is_told_so_and_not_sent_again() {
         "{whole}"
     );
     assert!(!whole.contains("outbox retry"), "{whole}");
+    for which in ["--all", "S-1"] {
+        let ran = desk.run(["retry", "till.db", which, "--dry-run"]);
+        let note = "1 dead letter arrived already (code unrecorded)";
+        assert!(ran.err.contains(note), "{ran:?}");
+    }
     // As it says.
     desk.sql().execute_batch("DROP TRIGGER mine").unwrap();
     desk.done([

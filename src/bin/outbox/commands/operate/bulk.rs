@@ -181,7 +181,7 @@ fn remark_on_code(
         let ids = operator.selected(&arguments.of(status))?;
         for id in ids.into_iter().rev().take(LOOKED_AT) {
             let last = outbox.attempts(id)?.pop().map(|it| it.outcome);
-            let none = (status == Status::Dead).then(|| UNRECORDED.to_string());
+            let none = (status == Status::Dead).then(|| NO_CODE.to_string());
             known.extend(last.or(none));
         }
     }
@@ -223,7 +223,13 @@ fn all(
             selection = selection.reason_code(code);
         }
         if deed == Deed::Retry && status == Status::Dead {
-            warn(operator.count(&selection.clone().reason_code(INVALID))?);
+            let code = arguments.code.as_deref();
+            for doubtful in DOUBTFUL {
+                if code.is_none_or(|it| it == doubtful.0) {
+                    let of = selection.clone().reason_code(doubtful.0);
+                    warn(doubtful, operator.count(&of)?);
+                }
+            }
         }
         if arguments.meant.dry_run {
             let found = operator.selected(&selection)?;
@@ -240,19 +246,26 @@ fn all(
 }
 
 /// The code of dead letters without a failed attempt on record.
-const UNRECORDED: &str = "unknown";
+const NO_CODE: &str = "unknown";
 
-/// The code of what cannot be sent as it is stored.
-const INVALID: &str = "invalid";
+/// Codes of which a retry is done where it was asked for, and what is to be said of it.
+const DOUBTFUL: [(&str, &str, &str); 2] = [
+    (
+        "invalid",
+        "cannot be sent as stored",
+        "a retry fails in the same way; `outbox edit` mends one",
+    ),
+    (
+        "unrecorded",
+        "arrived already",
+        "a retry sends it again, under the same message id; `outbox cancel` is what it needs",
+    ),
+];
 
-/// A retry of these was asked for, so it is done; but it cannot help.
-fn warn(invalid: u64) {
-    if invalid > 0 {
-        let messages = count(invalid, "dead letter", "dead letters");
-        note(&format!(
-            "{messages} cannot be sent as stored (code {INVALID}): a retry fails in the same way; \
-             `outbox edit` mends one"
-        ));
+fn warn((code, what, then): (&str, &str, &str), number: u64) {
+    if number > 0 {
+        let messages = count(number, "dead letter", "dead letters");
+        note(&format!("{messages} {what} (code {code}): {then}"));
     }
 }
 
@@ -277,12 +290,14 @@ fn some(
         chosen.insert(entry.id, entry);
     }
     if deed == Deed::Retry {
-        let mut invalid = 0;
+        let mut codes = Vec::new();
         for entry in chosen.values().filter(|it| it.status == Status::Dead) {
-            let why = outbox.why(entry.id)?;
-            invalid += u64::from(why.code.as_deref() == Some(INVALID));
+            codes.extend(outbox.why(entry.id)?.code);
         }
-        warn(invalid);
+        for doubtful in DOUBTFUL {
+            let number = codes.iter().filter(|it| *it == doubtful.0).count();
+            warn(doubtful, number as u64);
+        }
     }
     if !arguments.meant.dry_run {
         let ids: Vec<_> = chosen.keys().copied().collect();
