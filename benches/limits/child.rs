@@ -36,6 +36,7 @@ pub fn play(arguments: &[String]) -> Result<()> {
     match arguments[..] {
         ["sink", delay] => wire::serve(Duration::from_millis(delay.parse()?)),
         ["idle", path, seconds] => idle::child(Path::new(path), seconds.parse()?),
+        ["sleep", seconds] => idle::sleeper(seconds.parse()?),
         ["commit", path, count] => wake::child(Path::new(path), count.parse()?),
         ["drain", path, url] => memory::child(Path::new(path), url),
         _ => bail!("{FLAG} is the bench's own business"),

@@ -100,7 +100,10 @@ const CASES: &[Case] = &[
     (app::NAMES, app::commits),
     (app::SLOW_NAMES, app::slow_commits),
     (backlog::NAMES, backlog::backlog),
-    (&["idle_cpu_s_per_min", "idle_bytes"], idle::idle),
+    (
+        &["idle_cpu_s_per_min", "idle_cpu_beside_sleep", "idle_bytes"],
+        idle::idle,
+    ),
     (wake::NAMES, wake::wake),
     (&["memory_small_mb"], memory::small),
     (&["memory_large_mb"], memory::large),
