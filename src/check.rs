@@ -22,7 +22,8 @@ use crate::store::{census, read, why};
 
 use Severity::{Fault, Note, Warning};
 
-const HOUR: i64 = 3_600_000;
+const QUARTER: i64 = 15 * 60_000;
+const HOUR: i64 = 4 * QUARTER;
 const DAY: i64 = 24 * HOUR;
 
 const DAMAGED: &str = "damaged";
@@ -379,9 +380,11 @@ fn channels(conn: &rusqlite::Connection, now: i64) -> Result<Vec<Finding>> {
             found.push(Finding::new(Warning, "clock_skew", text, remedy).channel(&shown));
         }
         if (channel.state == ChannelState::Ok || channel::unprobed(channel, now))
-            && check::unattended(conn, &name, now.saturating_sub(HOUR), now)?
+            && check::unattended(conn, &name, now.saturating_sub(QUARTER), now)?
         {
-            let text = format!("{told}: messages have been due for an hour, and nobody sends them");
+            let text = format!(
+                "{told}: messages have been due for a quarter of an hour, and nobody sends them"
+            );
             let remedy = "no program drains this channel: start the program that sends, \
                           or `outbox run`, with a route for it";
             found.push(Finding::new(Warning, UNATTENDED, text, remedy).channel(&shown));

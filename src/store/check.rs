@@ -177,12 +177,15 @@ pub(crate) fn many_headed(conn: &Connection, channel: &Name) -> Result<u64> {
     Ok(lanes.unsigned_abs())
 }
 
-/// Whether messages of a channel have been due since `since` and nobody has sent any from then on.
+/// Whether messages of a channel have been due since `since`, or claimed by somebody who is gone since
+/// then, and nobody has sent any from then on.
 pub(crate) fn unattended(conn: &Connection, channel: &Name, since: i64, now: i64) -> Result<bool> {
     let sql = "
-        SELECT EXISTS (SELECT 1 FROM outbox INDEXED BY outbox_due
-                        WHERE channel = ?1 AND status = 'pending' AND next_attempt_at <= ?2
-                          AND created_at <= ?2)
+        SELECT (EXISTS (SELECT 1 FROM outbox INDEXED BY outbox_due
+                         WHERE channel = ?1 AND status = 'pending' AND next_attempt_at <= ?2
+                           AND created_at <= ?2)
+                OR EXISTS (SELECT 1 FROM outbox INDEXED BY outbox_due
+                            WHERE channel = ?1 AND status = 'sending' AND next_attempt_at <= ?2))
            AND NOT EXISTS (SELECT 1 FROM outbox INDEXED BY outbox_due
                             WHERE channel = ?1 AND status = 'sending' AND next_attempt_at > ?3)
            AND NOT EXISTS (SELECT 1 FROM outbox INDEXED BY outbox_settled

@@ -295,9 +295,15 @@ fn dead_letters_and_channels_that_need_a_person_are_told() {
 
 #[test]
 fn messages_that_nobody_sends_are_told() {
-    let hours_ago = "(unixepoch() - 7200) * 1000";
-    let sql = format!("UPDATE outbox SET created_at = {hours_ago}");
-    assert_eq!(finds(&sql, "unattended")["channel"], "sales");
+    let long_ago = "(unixepoch() - 1000) * 1000";
+    for set in [
+        format!("created_at = {long_ago}"),
+        // By a process that is gone.
+        format!("status = 'sending', claims = 1, next_attempt_at = {long_ago}"),
+    ] {
+        let sql = format!("UPDATE outbox SET {set}");
+        assert_eq!(finds(&sql, "unattended")["channel"], "sales", "{set}");
+    }
 }
 
 #[test]
