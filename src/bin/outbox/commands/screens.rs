@@ -94,6 +94,12 @@ fn status_fits_any_terminal_and_says_what_needs_a_person() {
     assert_eq!(columns(Some(50)), "CHANNEL STATE UNSENT OLDEST DEAD");
     assert!(shown(Some(80)).contains("loyalty-points-eu-west  ok"));
     assert!(shown(Some(50)).contains("loyalty-point"));
+    // What has expired needs a person, what was sent does not.
+    for width in 40..140 {
+        let columns = columns(Some(width));
+        let sent_alone = columns.ends_with(" SENT") && !columns.contains("EXPIRED");
+        assert!(!sent_alone, "{width}: {columns}");
+    }
 }
 
 #[test]

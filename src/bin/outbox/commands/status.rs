@@ -363,9 +363,9 @@ fn table(stats: &Stats, shown: &[&ChannelStats]) -> Table {
         Column::number("UNSENT"),
         Column::number("OLDEST").spare(3),
         Column::number("DEAD"),
-        Column::number("EXPIRED").spare(1),
+        Column::number("EXPIRED").spare(2),
         Column::number("CANCELLED").spare(0),
-        Column::number("SENT").spare(2),
+        Column::number("SENT").spare(1),
     ]);
     for channel in shown {
         let counts = &channel.counts;
