@@ -145,6 +145,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// What SQLite does not notice by itself.
+    pub(crate) fn damaged(what: &str) -> Self {
+        let corrupt = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+        Self::Damaged(rusqlite::Error::SqliteFailure(corrupt, Some(what.into())))
+    }
+
     /// Whether the same call may well succeed a little later.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Busy(_) | Self::DiskFull(_) | Self::Pool(_))

@@ -9,7 +9,7 @@ use rusqlite::types::{FromSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use crate::entry::{Attempt, Entry, Filter, Status};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::{Raw, rows};
 
 /// Rows that one statement looks at, at most, where there is no index to follow.
@@ -245,7 +245,24 @@ pub(crate) fn list(conn: &Connection, filter: &Filter) -> Result<Vec<Entry>> {
         Some(reached) if !page.is_full() => by_index(conn, filter, reached, &mut page)?,
         _ => {}
     }
+    let mut before = start(filter);
+    for entry in &page.entries {
+        before = onward(before, entry.id, filter.newest_first)?;
+    }
     Ok(page.entries)
+}
+
+/// The id that comes after another. In a damaged file they may be out of order, and who goes on behind
+/// the last of them would go round for ever.
+pub(super) fn onward(before: i64, id: i64, turned: bool) -> Result<i64> {
+    let behind = match turned {
+        true => id < before,
+        false => id > before,
+    };
+    match behind {
+        true => Ok(id),
+        false => Err(Error::damaged("messages are out of order")),
+    }
 }
 
 /// Ids looked at for each message of a page before an index is asked.
@@ -294,7 +311,10 @@ fn by_slices(
         }
         drop(found);
         reached = last;
-        first = edge_at(conn, next, last)?;
+        first = match edge_at(conn, next, last)? {
+            0 => 0,
+            next => onward(last, next, turned)?,
+        };
     }
     Ok(None)
 }

@@ -59,7 +59,13 @@ impl Walk<'_> {
             let end = loop {
                 match rows.next() {
                     Ok(Some(row)) => {
-                        reached = Some(row.get::<_, i64>("id")?);
+                        let id = row.get::<_, i64>("id")?;
+                        // Of rows that are out of order none is taken twice.
+                        let behind = |before| read::onward(before, id, self.turned).is_ok();
+                        if !(low..=high).contains(&id) || !reached.is_none_or(behind) {
+                            break Err(Error::damaged("messages are out of order"));
+                        }
+                        reached = Some(id);
                         read += 1;
                         if !take(row)? {
                             return Ok(lost);
@@ -113,25 +119,22 @@ fn lose(lost: &mut Vec<Lost>, low: i64, high: i64) {
     lost.push(Lost::Messages(ids));
 }
 
-/// The ids from the first to the last message, or to the highest that was given away where the end
-/// of the table cannot be read.
+/// The ids from the first to the last message, or to the highest that was given away: what is out of
+/// order may end with any of them.
 pub(super) fn all(conn: &Connection) -> Result<(i64, i64)> {
-    let last = match edge_at(conn, "SELECT max(id) FROM outbox WHERE id <= ?1", i64::MAX) {
-        Err(Error::Damaged(_)) => None,
-        last => Some(last?),
-    };
-    let sequence = "SELECT max(seq) FROM sqlite_sequence WHERE name = 'outbox' AND seq <= ?1";
-    Ok((
-        1,
-        match last {
-            Some(last) => last,
-            None => match edge_at(conn, sequence, i64::MAX) {
-                Ok(given @ 1..) => given,
-                Ok(_) | Err(Error::Damaged(_)) => i64::MAX,
-                Err(error) => return Err(error),
-            },
-        },
-    ))
+    let edges = [
+        "SELECT max(id) FROM outbox WHERE id <= ?1",
+        "SELECT max(seq) FROM sqlite_sequence WHERE name = 'outbox' AND seq <= ?1",
+    ];
+    let mut last = None;
+    for sql in edges {
+        match edge_at(conn, sql, i64::MAX) {
+            Ok(edge) => last = last.max(Some(edge)),
+            Err(Error::Damaged(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((1, last.filter(|it| *it > 0).unwrap_or(i64::MAX)))
 }
 
 /// A page of messages.

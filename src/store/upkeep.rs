@@ -137,9 +137,12 @@ pub(crate) fn bring_forward(
 
 /// When the newest message was enqueued: a clock far before that is wrong.
 pub(crate) fn newest_enqueue(conn: &Connection) -> rusqlite::Result<Option<i64>> {
-    conn.prepare_cached(NEWEST_ENQUEUE)?
-        .query_row([], |row| row.get(0))
-        .optional()
+    let newest = conn
+        .prepare_cached(NEWEST_ENQUEUE)?
+        .query_row([], |row| Ok(row.get_ref("created_at")?.as_i64().ok()))
+        .optional()?;
+    // One that is no moment tells nothing.
+    Ok(newest.flatten())
 }
 
 /// A place in the walk over all lanes.

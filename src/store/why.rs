@@ -314,6 +314,8 @@ pub(crate) fn each(
     let mut statement = conn.prepare_cached(sql)?;
     let mut after = (i64::MIN, 0);
     let mut lane = None;
+    // Of a damaged index the walk could go round for ever; what is more than that has come since.
+    let mut left = group.count.saturating_add(SLICE.unsigned_abs());
     loop {
         let mut rows = statement.query(params![group.first, after.0, after.1, SLICE])?;
         let mut seen = 0;
@@ -334,6 +336,7 @@ pub(crate) fn each(
             lane = key;
             after = (times.next_attempt_at, id);
             seen += 1;
+            left = left.saturating_sub(1);
             look(Row {
                 id,
                 status,
@@ -342,7 +345,7 @@ pub(crate) fn each(
                 behind,
             })?;
         }
-        if seen < SLICE {
+        if seen < SLICE || left == 0 {
             return Ok(());
         }
     }
