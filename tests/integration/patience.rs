@@ -86,7 +86,7 @@ fn a_backup_does_not_keep_a_till_waiting_that_leaves_it_no_peace() {
             while !over.load(Ordering::Acquire) {
                 conn.execute("INSERT INTO line (text) VALUES (1)", [])
                     .unwrap();
-                nap(5);
+                nap(25);
             }
         });
         // It is at work.
