@@ -124,15 +124,15 @@ impl Engine<'_> {
             self.after_cycle(&mut cycle, shop, spawn);
             failing_since = cycle.failing.then(|| failing_since.unwrap_or(now));
             told = self.tell_failure(&cycle, failing_since, told);
-            let unrecorded = !self.drainer.is_empty();
-            let bound = if unrecorded {
-                PATIENCE_WITH_ANSWERS
-            } else {
-                PATIENCE
+            failure = cause(&mut cycle, failure);
+            // A full disk may have room in some minutes; what is damaged stays so.
+            let hopeful = failure.as_ref().is_none_or(Error::is_transient);
+            let bound = match hopeful && !self.drainer.is_empty() {
+                true => PATIENCE_WITH_ANSWERS,
+                false => PATIENCE,
             };
             let patience = |since: Duration| now.saturating_sub(since) > bound;
             let lost = self.until_idle && failing_since.is_some_and(patience);
-            failure = cause(&mut cycle, failure);
             // A newer program took the file over: nothing of ours may be written any more.
             let replaced = matches!(failure, Some(Error::SchemaTooNew { .. }));
             if let Some(error) = failure.take_if(|_| lost || replaced) {
@@ -154,8 +154,9 @@ impl Engine<'_> {
                     self.dispatcher.interrupt();
                     stopping = Stopping::Interrupted(now.saturating_add(AFTER_INTERRUPT));
                 }
-                // A drain in the foreground has to wait for its threads anyway, and for their answers.
-                Stopping::Interrupted(until) if now >= until && !self.until_idle => {
+                // A drain in the foreground has to wait for its threads anyway, and for their answers, as
+                // long as there is hope that they can be recorded.
+                Stopping::Interrupted(until) if now >= until && !(self.until_idle && hopeful) => {
                     return self.give_up(reports, failure, until.saturating_add(LAST_TRIES));
                 }
                 _ => {}
@@ -170,6 +171,8 @@ impl Engine<'_> {
                     Some(deadline) => cycle.wait.min(deadline.saturating_sub(now)),
                     None => cycle.wait,
                 },
+                // Then a drain goes on waiting for what it could not record.
+                Stopping::Interrupted(until) if now >= until => cycle.wait,
                 Stopping::Grace(until) | Stopping::Interrupted(until) => {
                     cycle.wait.min(until.saturating_sub(now))
                 }
