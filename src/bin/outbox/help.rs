@@ -103,6 +103,18 @@ fn groups(whole: &Command) -> String {
     text
 }
 
+/// The command whose help says more.
+pub(crate) fn meant() -> String {
+    let whole = Cli::command();
+    let words = std::env::args_os().skip(1);
+    let named = words.map(|it| it.to_string_lossy().into_owned());
+    let mut named = named.filter(|it| !it.starts_with('-'));
+    let known = named
+        .next()
+        .filter(|it| whole.find_subcommand(it).is_some());
+    known.map_or("outbox".into(), |it| format!("outbox {it}"))
+}
+
 /// With what was probably meant by a command that is not there, and what there is for `--json` where
 /// that is not known.
 pub(crate) fn advised(error: clap::Error) -> clap::Error {

@@ -49,7 +49,12 @@ fn exit() -> ExitCode {
             written(asked.print().and_then(|()| stdout().flush())).map(|()| Exit::Done)
         }
         Err(wrong) => {
-            misunderstood(&help::advised(wrong).render().to_string());
+            let text = help::advised(wrong).render().to_string();
+            match text.starts_with("error: ") {
+                true => failed(&[in_one_line(&text)], Exit::Usage as u8),
+                // The help, where no command is named.
+                false => text.lines().for_each(|it| say(&printable(it))),
+            }
             return Exit::Usage.into();
         }
     };
@@ -71,27 +76,24 @@ fn exit() -> ExitCode {
     }
 }
 
-/// A command line that makes no sense. What clap says repeats arguments, which may have come from
-/// anywhere.
-fn misunderstood(text: &str) {
-    match as_json() {
-        true => failed(&[in_one_line(text)], Exit::Usage as u8),
-        false => text.lines().for_each(|it| say(&printable(it))),
-    }
-}
-
-/// What clap says of a command line, but for its pointers to the usage and to the help.
+/// What clap says of a command line that makes no sense; to people with one pointer to the help in the
+/// place of its own.
 fn in_one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim);
     let said = lines.take_while(|it| !it.starts_with("Usage:") && !it.starts_with("For more "));
-    let said: Vec<_> = said.filter(|it| !it.is_empty()).collect();
+    // How a value that begins with dashes is written is rarely what is asked for.
+    let said = said.filter(|it| !it.is_empty() && !it.starts_with("tip: to pass '"));
+    let said: Vec<_> = said.collect();
     let (first, rest) = said.split_first().unwrap_or((&"", &[]));
     let first = first.strip_prefix("error: ").unwrap_or(first);
     let gap = match rest {
         [next, ..] if next.starts_with("tip: ") => "; ",
         _ => " ",
     };
-    format!("{first}{gap}{}", rest.join(", "))
-        .trim_end()
-        .to_string()
+    let said = format!("{first}{gap}{}", rest.join(", "));
+    let said = said.trim_end();
+    match as_json() {
+        true => said.to_string(),
+        false => format!("{said}; see `{} --help`", help::meant()),
+    }
 }

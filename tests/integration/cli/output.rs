@@ -350,3 +350,33 @@ fn what_is_no_command_is_a_matter_of_usage() {
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{wrong:?} {ran:?}");
     }
 }
+
+#[test]
+fn a_command_line_that_makes_no_sense_is_one_line_that_says_where_help_is() {
+    let desk = Desk::new();
+    for (line, end) in [
+        (
+            &["enqueue"][..],
+            "<DB>, <PAYLOAD>; see `outbox enqueue --help`",
+        ),
+        (&["lst"], "tip: list may be meant; see `outbox --help`"),
+        (
+            &["list", "x", "--status", "no"],
+            "cancelled]; see `outbox list --help`",
+        ),
+        (
+            &["retry", "x", "--limit", "1"],
+            "'--limit' found; see `outbox retry --help`",
+        ),
+    ] {
+        let ran = desk.run(line);
+        assert_eq!(ran.code, 2, "{ran:?}");
+        let said: Vec<_> = ran.err.lines().collect();
+        assert!(
+            matches!(said[..], [it] if it.starts_with("error: ") && it.ends_with(end)),
+            "{ran:?}"
+        );
+    }
+    let whole = desk.run([""; 0]);
+    assert!(whole.err.lines().count() > 20, "the help: {whole:?}");
+}
