@@ -806,3 +806,32 @@ fn thirty_receivers_that_hang_keep_no_other_channel_waiting() {
     wait_until("all of it", || outbox.unsent().unwrap() == 0);
     pump.stop(HANG).unwrap();
 }
+
+/// It tried for five minutes, without a pause between two tries, though there was no hope.
+#[test]
+fn a_drain_whose_answers_a_damaged_file_cannot_hold_ends_soon_after_its_deadline() {
+    let till = Till::new();
+    fill(&till.open(), 1);
+    let conn = till.sql();
+    let root = one(
+        &conn,
+        "SELECT rootpage FROM sqlite_master WHERE name = 'outbox_attempt'",
+    );
+    let root: usize = root.parse().unwrap();
+    let size: usize = one(&conn, "PRAGMA page_size").parse().unwrap();
+    conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")
+        .unwrap();
+    drop(conn);
+    let mut file = std::fs::read(&till.path).unwrap();
+    file[(root - 1) * size..][..size].fill(0xff);
+    std::fs::write(&till.path, file).unwrap();
+    let outbox = till.open();
+    let receiver = |_: &Delivery| Ok(Outcome::retry("later"));
+    let began = std::time::Instant::now();
+    let drain = outbox
+        .draining(&receiver)
+        .deadline(Duration::from_millis(100));
+    let ended = drain.run();
+    assert!(matches!(ended, Err(Error::Damaged(_))), "{ended:?}");
+    assert!(began.elapsed() < HANG, "{:?}", began.elapsed());
+}
