@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, params_from_iter};
 
-use crate::store::{Raw, Sized, rows, sets};
+use crate::store::{Raw, Sized, moment, rows, sets};
 
 /// Channels that have something pending or claimed, by name, a step each: the first and the last due
 /// time, the first and the last lease end. Index `outbox_due`, loose.
@@ -174,10 +174,10 @@ pub(crate) fn standings(
             break;
         }
         at = name;
-        let (lease, last_lease): (Option<i64>, Option<i64>) = (row.get(3)?, row.get(4)?);
+        let (lease, last_lease) = (moment(row, 3)?, moment(row, 4)?);
         let standing = Standing {
-            due: row.get(1)?,
-            last_due: row.get(2)?,
+            due: moment(row, 1)?,
+            last_due: moment(row, 2)?,
             leases: lease.zip(last_lease),
         };
         if !visit(&at, standing) {
@@ -253,9 +253,9 @@ pub(crate) fn followers(
     let mut members = statement.query((channel, key, head, rows(limit)))?;
     let mut run = Vec::new();
     while let Some(row) = members.next()? {
-        let due: i64 = row.get("next_attempt_at")?;
-        let available: Option<i64> = row.get("available_at")?;
-        let expires: Option<i64> = row.get("expires_at")?;
+        let due = moment(row, "next_attempt_at")?.unwrap_or_default();
+        let available = moment(row, "available_at")?;
+        let expires = moment(row, "expires_at")?;
         if due > now || available.is_some_and(|it| it > now) || expires.is_some_and(|it| it <= now)
         {
             break;
@@ -294,7 +294,7 @@ pub(crate) fn take(conn: &Connection, ids: &[i64], lease: i64) -> rusqlite::Resu
 
 pub(crate) fn first_pending(conn: &Connection, channel: &str) -> rusqlite::Result<Option<i64>> {
     conn.prepare_cached(FIRST_PENDING)?
-        .query_row([channel], |row| row.get(0))
+        .query_row([channel], |row| moment(row, 0))
 }
 
 pub(crate) fn stale(
@@ -309,7 +309,7 @@ pub(crate) fn stale(
             Ok(Stale {
                 id: row.get("id")?,
                 claims: row.get("claims")?,
-                lease: row.get("next_attempt_at")?,
+                lease: moment(row, "next_attempt_at")?.unwrap_or_default(),
                 ordering_key: lossy(row.get_ref("ordering_key")?),
             })
         })?

@@ -34,8 +34,8 @@ pub(crate) mod untold;
 pub(crate) mod upkeep;
 pub(crate) mod why;
 
-use rusqlite::ToSql;
 use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
+use rusqlite::{Row, RowIndex, ToSql};
 
 /// Rows that one statement changes at most. One statement for many rows costs half of what many
 /// statements do.
@@ -75,6 +75,17 @@ pub(crate) fn sets<T>(mut rows: &[T], id: impl Fn(&T) -> i64) -> impl Iterator<I
         let (set, rest) = rows.split_at(size.max(1));
         rows = rest;
         Some(set)
+    })
+}
+
+/// A moment in the order in which SQLite has them: what is no number stands behind all that are. One
+/// row that was written past all checks must not stop the others.
+pub(crate) fn moment(row: &Row<'_>, column: impl RowIndex) -> rusqlite::Result<Option<i64>> {
+    Ok(match row.get_ref(column)? {
+        ValueRef::Null => None,
+        ValueRef::Integer(at) => Some(at),
+        ValueRef::Real(at) => Some(at as i64),
+        ValueRef::Text(_) | ValueRef::Blob(_) => Some(i64::MAX),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::store::{Raw, rows};
+use crate::store::{Raw, moment, rows};
 
 /// Unsent messages whose time has passed. Index `outbox_expiry`.
 pub(crate) const EXPIRED: &str = "
@@ -103,7 +103,7 @@ pub(crate) fn expire(conn: &Connection, id: i64, now: i64) -> rusqlite::Result<b
 
 pub(crate) fn next_expiry(conn: &Connection) -> rusqlite::Result<Option<i64>> {
     conn.prepare_cached(NEXT_EXPIRY)?
-        .query_row([], |row| row.get(0))
+        .query_row([], |row| moment(row, 0))
 }
 
 /// A place in the order of what is due: the moment, and the id within it.
@@ -123,7 +123,7 @@ pub(crate) fn bring_forward(
     let found = statement
         .query_map((channel, after.0, after.1, until, rows(limit)), |row| {
             let place = (row.get("next_attempt_at")?, row.get("id")?);
-            Ok((place, row.get("available_at")?))
+            Ok((place, moment(row, "available_at")?.unwrap_or_default()))
         })?
         .collect::<rusqlite::Result<Vec<(Place, i64)>>>()?;
     for ((_, id), available) in &found {

@@ -194,6 +194,36 @@ fn times_at_the_ends_of_the_number_line_stop_no_other() {
     outbox.stats().unwrap();
 }
 
+/// One such row, and nothing in the file was sent any more.
+#[test]
+fn a_time_that_is_no_number_stops_no_other() {
+    for column in [
+        "next_attempt_at",
+        "expires_at",
+        "available_at",
+        "created_at",
+    ] {
+        for value in ["'soon'", "x'00ff'", "1e308", "NULL"] {
+            let till = Till::new();
+            let outbox = till.open();
+            for _ in 0..5 {
+                put(&outbox, &Message::text("sales", "x")).unwrap();
+            }
+            let conn = till.sql();
+            let spoil = format!(
+                "PRAGMA ignore_check_constraints = ON;
+                 DROP TRIGGER outbox_place; DROP TRIGGER outbox_status_changed;
+                 DROP TRIGGER outbox_rewritten; DROP TRIGGER outbox_rescheduled;
+                 UPDATE OR IGNORE outbox SET {column} = {value} WHERE id = 5"
+            );
+            conn.execute_batch(&spoil).unwrap();
+            drop((conn, outbox));
+            let report = till.open().drain(&delivered).unwrap();
+            assert!(report.sent >= 4, "{column} = {value}: {report:?}");
+        }
+    }
+}
+
 #[test]
 fn a_row_whose_expiry_is_refused_stops_no_other() {
     let till = Till::new();
