@@ -258,6 +258,9 @@ impl Drainer {
     /// Channels in which what waits would wait for calls that hang.
     pub(crate) fn stuck(&self) -> Vec<String> {
         let flight = &self.memory.flight;
+        if flight.hung(None) == 0 {
+            return Vec::new();
+        }
         let stuck = |name: &&str| flight.is_stuck(name, &self.settings);
         let names = flight.channels().filter(stuck);
         names.map(String::from).collect()

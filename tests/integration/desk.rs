@@ -4,10 +4,26 @@ use std::time::Duration;
 
 use sqlite_outbox::testing::{Inline, ManualClock};
 use sqlite_outbox::{
-    Delivery, Dispatcher, Entry, Event, Failure, Message, Operator, Outbox, Outcome, Settings,
+    Clock, Delivery, Dispatcher, Entry, Event, Failure, Message, Operator, Outbox, Outcome,
+    Settings,
 };
 
 use crate::fixture::{Till, column, put};
+
+/// A slow machine, or disk: whoever looks at the clock finds that so much time has passed.
+#[derive(Debug)]
+pub(crate) struct Slow(pub(crate) ManualClock, pub(crate) Duration);
+
+impl Clock for Slow {
+    fn wall(&self) -> i64 {
+        self.0.wall()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.advance(self.1);
+        self.0.monotonic()
+    }
+}
 
 pub(crate) const START: i64 = 1_800_000_000_000;
 pub(crate) const SECOND: i64 = 1_000;

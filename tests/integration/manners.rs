@@ -9,23 +9,8 @@ use sqlite_outbox::{
 };
 
 use crate::costs::{count, note_statements, ran};
-use crate::desk::{Desk, START, up};
+use crate::desk::{Desk, START, Slow, up};
 use crate::fixture::{Till, column, put};
-
-/// A slow machine: whoever looks at the clock finds that time has passed.
-#[derive(Debug)]
-struct Slow(ManualClock);
-
-impl Clock for Slow {
-    fn wall(&self) -> i64 {
-        self.0.wall()
-    }
-
-    fn monotonic(&self) -> Duration {
-        self.0.advance(Duration::from_millis(5));
-        self.0.monotonic()
-    }
-}
 
 /// So many messages, and an outbox whose statements are counted.
 fn till(clock: Arc<dyn Clock>, messages: usize) -> (Till, Outbox, Vec<i64>) {
@@ -60,7 +45,7 @@ fn named_or_selected_many_are_changed_by_few_transactions() {
 
 #[test]
 fn a_transaction_that_takes_long_is_ended_and_leaves_the_lock_four_times_as_long() {
-    let clock = Arc::new(Slow(ManualClock::at(START)));
+    let clock = Arc::new(Slow(ManualClock::at(START), Duration::from_millis(5)));
     let (_till, outbox, ids) = till(clock, 8);
     let begun = Instant::now();
     let (done, ended) = outbox.operator("anna").cancel_each(&ids);

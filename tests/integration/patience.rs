@@ -3,26 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlite_outbox::Outbox;
 use sqlite_outbox::testing::ManualClock;
-use sqlite_outbox::{Clock, Outbox};
 
-use crate::desk::START;
+use crate::desk::{START, Slow};
 use crate::fixture::Till;
-
-/// A slow disk: whoever looks at the clock finds that a second has passed.
-#[derive(Debug)]
-struct Slow(ManualClock);
-
-impl Clock for Slow {
-    fn wall(&self) -> i64 {
-        self.0.wall()
-    }
-
-    fn monotonic(&self) -> Duration {
-        self.0.advance(Duration::from_secs(1));
-        self.0.monotonic()
-    }
-}
 
 /// A till with a table of the application's that takes some seconds to look through.
 fn till(journal: &str) -> (Till, Outbox) {
@@ -32,7 +17,7 @@ fn till(journal: &str) -> (Till, Outbox) {
          WITH n (it) AS (SELECT 1 UNION ALL SELECT it + 1 FROM n WHERE it < 40000)
          INSERT INTO line (text) SELECT hex(zeroblob(500)) FROM n;"
     ));
-    let clock = Arc::new(Slow(ManualClock::at(START)));
+    let clock = Arc::new(Slow(ManualClock::at(START), Duration::from_secs(1)));
     let outbox = Outbox::options().clock(clock).open(&till.path).unwrap();
     (till, outbox)
 }

@@ -100,21 +100,29 @@ fn dead_letters_of_a_channel_that_is_no_text_are_counted_in_a_file_of_utf_16() {
     assert_eq!(desk.done(["export", "till.db"]).lines().count(), 3);
 }
 
+/// Encodings of a file, and bytes that are no text in each.
+const NO_TEXT: [(&str, &str); 3] = [
+    ("UTF-8", "61ff"),
+    ("UTF-16le", "00d8"),
+    ("UTF-16be", "d800"),
+];
+
+fn written_in(encoding: &str) -> Desk {
+    let desk = Desk::empty();
+    desk.sql()
+        .execute_batch(&format!(
+            "PRAGMA encoding = '{encoding}'; CREATE TABLE sale (id)"
+        ))
+        .unwrap();
+    desk.done(["init", "till.db"]);
+    desk
+}
+
 /// A key that can be typed, and a list that is taken from an index as it goes over many others.
 #[test]
 fn messages_of_a_channel_that_is_no_text_are_found_and_listed_in_any_encoding() {
-    for (encoding, broken) in [
-        ("UTF-8", "61ff"),
-        ("UTF-16le", "00d8"),
-        ("UTF-16be", "d800"),
-    ] {
-        let desk = Desk::empty();
-        desk.sql()
-            .execute_batch(&format!(
-                "PRAGMA encoding = '{encoding}'; CREATE TABLE sale (id)"
-            ))
-            .unwrap();
-        desk.done(["init", "till.db"]);
+    for (encoding, broken) in NO_TEXT {
+        let desk = written_in(encoding);
         desk.sql()
             .execute_batch(&format!(
                 "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 100)
@@ -135,18 +143,8 @@ fn messages_of_a_channel_that_is_no_text_are_found_and_listed_in_any_encoding() 
 /// Their name cannot be typed, and all of them are meant.
 #[test]
 fn bulk_commands_miss_no_channel_that_is_no_text_in_any_encoding() {
-    for (encoding, broken) in [
-        ("UTF-8", "61ff"),
-        ("UTF-16le", "00d8"),
-        ("UTF-16be", "d800"),
-    ] {
-        let desk = Desk::empty();
-        desk.sql()
-            .execute_batch(&format!(
-                "PRAGMA encoding = '{encoding}'; CREATE TABLE sales (id)"
-            ))
-            .unwrap();
-        desk.done(["init", "till.db"]);
+    for (encoding, broken) in NO_TEXT {
+        let desk = written_in(encoding);
         desk.sql()
             .execute_batch(&format!(
                 "INSERT INTO outbox (channel, payload, status, settled_at) VALUES
