@@ -97,6 +97,10 @@ pub trait Dispatcher: Send + Sync {
 
     /// The longest one `dispatch` of this channel may take. The claim is renewed while the call
     /// is within it; past it the message may be handed to another worker. Default: 2 minutes.
+    ///
+    /// In a [`dispatch_run`](Self::dispatch_run) of its own it is the longest that may pass until
+    /// messages are taken, between then and an answer, between two answers, and from the last one
+    /// until it returns.
     fn time_limit(&self, _channel: &str) -> Duration {
         TIME_LIMIT
     }

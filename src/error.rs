@@ -138,6 +138,8 @@ pub enum Error {
     Forked,
     /// No connection could be had from the pool.
     Pool(String),
+    /// Not a single worker thread could be started, so nothing can be sent.
+    NoThread(std::io::Error),
     /// The pump has ended; its error, if it had one.
     Stopped(String),
     /// Anything else SQLite reports.
@@ -153,16 +155,18 @@ impl Error {
 
     /// Whether the same call may well succeed a little later.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Busy(_) | Self::DiskFull(_) | Self::Pool(_))
-            || matches!(self, Self::Sqlite(error) if matches!(
-                error.sqlite_error_code(),
-                Some(
-                    rusqlite::ErrorCode::SystemIoFailure
-                        | rusqlite::ErrorCode::CannotOpen
-                        | rusqlite::ErrorCode::SchemaChanged
-                        | rusqlite::ErrorCode::FileLockingProtocolFailed
-                )
-            ))
+        matches!(
+            self,
+            Self::Busy(_) | Self::DiskFull(_) | Self::Pool(_) | Self::NoThread(_)
+        ) || matches!(self, Self::Sqlite(error) if matches!(
+            error.sqlite_error_code(),
+            Some(
+                rusqlite::ErrorCode::SystemIoFailure
+                    | rusqlite::ErrorCode::CannotOpen
+                    | rusqlite::ErrorCode::SchemaChanged
+                    | rusqlite::ErrorCode::FileLockingProtocolFailed
+            )
+        ))
     }
 
     /// The sentence with every cause that says more, for a log, a stored reason or a person.
@@ -280,6 +284,10 @@ impl fmt::Display for Error {
             Self::Interrupted { done } => write!(f, "it was stopped early; {done} were done and stay so"),
             Self::Forked => f.write_str("this process was forked after the outbox was opened; open it again here"),
             Self::Pool(why) => write!(f, "no connection could be had: {why}"),
+            Self::NoThread(why) => write!(
+                f,
+                "no thread could be started ({why}), so nothing is sent: raise the limit of threads or processes"
+            ),
             Self::Stopped(why) => write!(f, "the pump has stopped: {why}"),
             Self::Sqlite(_) => f.write_str("SQLite failed"),
         }

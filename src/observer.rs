@@ -77,10 +77,11 @@ pub enum Event {
         /// Why.
         error: String,
     },
-    /// A claim has passed on while its message was being sent: the call took too long, or the process
-    /// stood still. Another may send it; the worker counts as gone until the call returns.
+    /// A claim has passed on while a worker had its message: the call took too long, or the process
+    /// stood still. Another may send it. Or the call did not return after its last answer. The worker
+    /// counts as gone until it does.
     Overrun {
-        /// The row.
+        /// The row, of the last answer where all was told.
         id: i64,
         /// Its channel.
         channel: String,
@@ -100,7 +101,8 @@ pub enum Event {
         /// Whether it was a success, which counts, or a failure, which does not.
         delivered: bool,
     },
-    /// The outbox could not write its file; what is known is kept and written later.
+    /// The outbox could not write its file, or not start a single thread; what is known is kept and
+    /// written later.
     StoreFailed {
         /// Why.
         error: String,

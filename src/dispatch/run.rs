@@ -116,11 +116,15 @@ impl<'a> Run<'a> {
 
     /// Says what happened to the first message that was handed out and not settled yet.
     pub fn settle(&mut self, outcome: anyhow::Result<Outcome>) {
+        if self.queue.out.is_empty() {
+            return;
+        }
+        // Made first: an error whose text panics must not take the message with it.
+        let outcome = outcome
+            .unwrap_or_else(|error| Outcome::Retry(Failure::new("unknown", format!("{error:#}"))));
         let Some(delivery) = self.queue.out.pop_front() else {
             return;
         };
-        let outcome = outcome
-            .unwrap_or_else(|error| Outcome::Retry(Failure::new("unknown", format!("{error:#}"))));
         let delivered = matches!(outcome, Outcome::Delivered(_));
         (self.report)(delivery, Some(outcome));
         if !delivered {

@@ -124,7 +124,10 @@ pub(crate) struct Flight {
     beyond: usize,
     /// But for what is beyond.
     bytes: usize,
-    /// Calls that go on although their claim has passed on: each keeps a worker.
+    /// Whose messages are all recorded, and whose worker has not returned yet.
+    leaving: Vec<(i64, Flown)>,
+    /// Workers that are not back in time, by channel, although their claim has passed on or nothing
+    /// of it is left.
     hung: Vec<(String, Arc<Lease>)>,
 }
 
@@ -181,8 +184,11 @@ impl Flight {
         if let Some(load) = self.channels.get_mut(&flown.channel) {
             load.messages -= landed;
         }
-        if flown.open.is_empty() {
-            self.remove(run);
+        if flown.open.is_empty()
+            && let Some(flown) = self.remove(run)
+            && flown.lease.is_out()
+        {
+            self.leaving.push((id, flown));
         }
     }
 
@@ -210,17 +216,32 @@ impl Flight {
             return Vec::new();
         };
         flown.lease.void();
-        self.hung.retain(|(_, lease)| lease.is_sending());
-        if flown.lease.is_sending() {
+        self.part_from(flown)
+    }
+
+    /// Counts the worker of a run that is ours no more as hung until it returns.
+    fn part_from(&mut self, flown: Flown) -> Vec<Report> {
+        self.hung.retain(|(_, lease)| lease.is_out());
+        if flown.lease.is_out() {
             self.hung.push((flown.channel, flown.lease));
         }
         let next = flown.lane.and_then(|lane| lane.chain.end(false));
         next.map_or_else(Vec::new, ClaimedRun::give_back)
     }
 
-    /// The message of a run that is on the wire, and its channel.
+    /// Looks for workers that told the last of a run and have not returned in time. Returns that
+    /// message and its channel, with what stood behind the run, to be given back.
+    pub(crate) fn miss(&mut self, now: Duration) -> Vec<(i64, String, Vec<Report>)> {
+        self.leaving.retain(|(_, run)| run.lease.is_out());
+        let overdue = |it: &mut (i64, Flown)| it.1.lease.overdue(now, it.1.limit);
+        let missed: Vec<_> = self.leaving.extract_if(.., overdue).collect();
+        let part = |(id, run): (i64, Flown)| (id, run.channel.clone(), self.part_from(run));
+        missed.into_iter().map(part).collect()
+    }
+
+    /// The message that a worker has of a run, and its channel.
     pub(crate) fn sending(&self, run: u64) -> Option<(i64, String)> {
-        let flown = self.runs.get(&run).filter(|it| it.lease.is_sending())?;
+        let flown = self.runs.get(&run).filter(|it| it.lease.is_out())?;
         let (id, _) = flown.open.first()?;
         Some((*id, flown.channel.clone()))
     }
@@ -229,7 +250,7 @@ impl Flight {
     pub(crate) fn give_back(&self, now: Duration) -> Vec<Report> {
         let open = |(number, run): (&u64, &Flown)| {
             let number = *number;
-            let elapsed_ms = run.lease.sending_for(now);
+            let elapsed_ms = run.lease.silent_for(now);
             run.open
                 .clone()
                 .into_iter()
@@ -299,11 +320,11 @@ impl Flight {
         })
     }
 
-    /// Workers that are kept by calls whose claim has passed on: of a channel, or of all.
+    /// Workers that are kept by calls which hang: of a channel, or of all.
     pub(crate) fn hung(&self, channel: Option<&str>) -> usize {
         let of = |name: &str| channel.is_none_or(|it| it == name);
         let hung = self.hung.iter();
-        hung.filter(|(name, lease)| of(name) && lease.is_sending())
+        hung.filter(|(name, lease)| of(name) && lease.is_out())
             .count()
     }
 
@@ -314,6 +335,15 @@ impl Flight {
         own >= settings.requests_of(channel)
             || (all >= settings.workers && own > 0)
             || all >= settings.workers + EXTRA
+    }
+
+    /// All channels of which that is so.
+    pub(crate) fn stuck(&self, settings: &Settings) -> Vec<String> {
+        if self.hung(None) == 0 {
+            return Vec::new();
+        }
+        let stuck = self.channels().filter(|name| self.is_stuck(name, settings));
+        stuck.map(String::from).collect()
     }
 
     fn runs_of(&self, channel: &str) -> impl Iterator<Item = (u64, &Flown)> {
@@ -340,8 +370,8 @@ impl Flight {
         self.runs_of(channel).any(|(_, run)| run.probe)
     }
 
-    /// Runs whose lease is half spent, the one that ends first before others, and those whose call has taken too long or whose lease
-    /// ended in spite of all: these are not ours any more.
+    /// Runs whose lease is half spent, the one that ends first before others, and those whose lease
+    /// has ended because their worker was silent for too long: these are not ours any more.
     pub(crate) fn leases_at(&self, at: Instant, lease: Duration) -> (Vec<u64>, Vec<u64>) {
         let mut renew = Vec::new();
         let mut lost = Vec::new();

@@ -12,14 +12,20 @@ pub(crate) fn horizon(now: i64) -> i64 {
     now.saturating_add(2 * millis(MAX_LEASE))
 }
 
+/// No worker has the run.
+const NOBODY: i64 = -1;
+/// The worker is kept from going on: that it is silent says nothing.
+const HELD: i64 = i64::MAX;
+
 /// How long a run may be sent, on both clocks: wall time is what other processes see, monotonic
 /// time is what a clock that was set back cannot stretch. Shared with the worker.
 #[derive(Debug)]
 pub(crate) struct Lease {
     wall: AtomicI64,
     monotonic: AtomicI64,
-    /// Monotonic milliseconds since when a message of the run is on the wire, or -1.
-    sending_since: AtomicI64,
+    /// Monotonic milliseconds: when the worker that has the run last did something with it.
+    /// [`NOBODY`] has it, or it waits, [`HELD`].
+    heard_at: AtomicI64,
     recalled: AtomicBool,
 }
 
@@ -28,7 +34,7 @@ impl Lease {
         Self {
             wall: AtomicI64::new(wall),
             monotonic: AtomicI64::new(millis(monotonic)),
-            sending_since: AtomicI64::new(-1),
+            heard_at: AtomicI64::new(NOBODY),
             recalled: AtomicBool::new(false),
         }
     }
@@ -54,26 +60,37 @@ impl Lease {
         self.extend(i64::MIN, Duration::ZERO);
     }
 
-    pub(crate) fn sending(&self, since: Option<Duration>) {
-        self.sending_since
-            .store(since.map_or(-1, millis), Ordering::Release);
+    /// A worker took the run, a message of it, or said what became of one.
+    pub(crate) fn heard(&self, now: Duration) {
+        self.heard_at.store(millis(now), Ordering::Release);
     }
 
-    pub(crate) fn is_sending(&self) -> bool {
-        self.sending_since.load(Ordering::Acquire) >= 0
+    /// The worker has to wait before it may go on.
+    pub(crate) fn held(&self) {
+        self.heard_at.store(HELD, Ordering::Release);
     }
 
-    /// Whether the call under way has taken longer than `limit`.
+    /// The worker is done with the run, and free for others.
+    pub(crate) fn returned(&self) {
+        self.heard_at.store(NOBODY, Ordering::Release);
+    }
+
+    /// Whether a worker has the run: from when it took it until it has returned, whatever was told
+    /// of its messages meanwhile.
+    pub(crate) fn is_out(&self) -> bool {
+        self.heard_at.load(Ordering::Acquire) != NOBODY
+    }
+
+    /// Whether the worker has been silent for longer than `limit`.
     pub(crate) fn overdue(&self, now: Duration, limit: Duration) -> bool {
-        let since = self.sending_since.load(Ordering::Acquire);
-        since >= 0 && millis(now).saturating_sub(since) > millis(limit)
+        self.silent_for(now) > millis(limit)
     }
 
-    /// Milliseconds that the call under way has taken.
-    pub(crate) fn sending_for(&self, now: Duration) -> i64 {
-        match self.sending_since.load(Ordering::Acquire) {
-            since if since >= 0 => millis(now).saturating_sub(since),
-            _ => 0,
+    /// Milliseconds since the worker that has the run was heard of.
+    pub(crate) fn silent_for(&self, now: Duration) -> i64 {
+        match self.heard_at.load(Ordering::Acquire) {
+            NOBODY => 0,
+            heard => millis(now).saturating_sub(heard).max(0),
         }
     }
 

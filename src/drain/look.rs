@@ -78,7 +78,7 @@ impl Drainer {
     /// Reads, without a transaction of ours, what a write would find to do. Of many channels it takes
     /// some at a time; who is stopping begins nothing more.
     pub(crate) fn look(&mut self, dispatcher: &dyn Dispatcher, at: Instant) -> Result<Look> {
-        if self.stopping {
+        if !self.is_claiming() {
             return Ok(Look {
                 whole: Some(Seen::default()),
                 ..Look::default()

@@ -312,6 +312,16 @@ impl Memory {
         }
     }
 
+    /// Returns what is given back now, because the worker that it waited for does not return.
+    pub(crate) fn miss_workers(&mut self, now: Duration) -> Vec<Report> {
+        let mut given_back = Vec::new();
+        for (id, channel, reports) in self.flight.miss(now) {
+            self.notices.push(Event::Overrun { id, channel });
+            given_back.extend(reports);
+        }
+        given_back
+    }
+
     /// Returns what is given back now, because what it stood behind is lost.
     pub(crate) fn apply(&mut self, changes: Changes, runs: &[ClaimedRun]) -> Vec<Report> {
         for (run, id) in changes.landed {

@@ -120,6 +120,8 @@ pub(crate) struct Drainer {
     retention: Retention,
     /// See [`Drainer::try_once`].
     once: bool,
+    /// Whether there is anyone to send what is claimed.
+    staffed: bool,
     stopping: bool,
 }
 
@@ -176,6 +178,7 @@ impl Drainer {
             notices: Vec::new(),
             retention: Retention::default(),
             once: false,
+            staffed: true,
             stopping: false,
         })
     }
@@ -212,6 +215,20 @@ impl Drainer {
     /// Claims nothing more.
     pub(crate) fn stop(&mut self) {
         self.stopping = true;
+    }
+
+    pub(crate) fn is_staffed(&self) -> bool {
+        self.staffed
+    }
+
+    /// Without workers nothing is claimed.
+    pub(crate) fn staffed(&mut self, staffed: bool) {
+        self.staffed = staffed;
+        self.look_at = Duration::ZERO;
+    }
+
+    fn is_claiming(&self) -> bool {
+        self.staffed && !self.stopping
     }
 
     /// Whether somebody may have committed since the last cycle. Asked at every poll.
@@ -257,13 +274,7 @@ impl Drainer {
 
     /// Channels in which what waits would wait for calls that hang.
     pub(crate) fn stuck(&self) -> Vec<String> {
-        let flight = &self.memory.flight;
-        if flight.hung(None) == 0 {
-            return Vec::new();
-        }
-        let stuck = |name: &&str| flight.is_stuck(name, &self.settings);
-        let names = flight.channels().filter(stuck);
-        names.map(String::from).collect()
+        self.memory.flight.stuck(&self.settings)
     }
 
     /// Messages under way or waiting to be recorded.
@@ -281,6 +292,7 @@ impl Drainer {
         let at = Instant::read(self.clock.as_ref());
         self.watch.observe(at);
         self.reports.extend(reports);
+        self.reports.extend(self.memory.miss_workers(at.monotonic));
         if self.first_report.is_none() && !self.reports.is_empty() {
             self.first_report = Some(at.monotonic);
         }
@@ -372,7 +384,14 @@ impl Drainer {
         let lingered = |since: Duration| at.monotonic >= since.saturating_add(LINGER);
         let settle = !self.reports.is_empty()
             && (low_water || self.stopping || self.first_report.is_some_and(lingered));
-        settle || (!self.memory.pulls.is_empty() && !self.stopping) || !self.broken_lanes.is_empty()
+        let pulls = !self.memory.pulls.is_empty() && self.is_claiming();
+        settle || pulls || !self.broken_lanes.is_empty() || self.is_held()
+    }
+
+    /// Whether workers are kept from sending what is claimed, and nothing is to be recorded that
+    /// would show whether they have to be.
+    fn is_held(&self) -> bool {
+        self.failing && self.reports.is_empty() && !self.is_empty()
     }
 
     /// Nothing to write now. `next` is the next due time in wall time, if the file was looked at.

@@ -12,8 +12,8 @@ use crate::dispatch::Dispatcher;
 use crate::drain::{ClaimedRun, Cycle, Drainer, Follow, Report, panic_text};
 use crate::error::{Error, Result};
 use crate::observer::{Event, Observer};
-use crate::printable::printable_name;
 use crate::pump::bell::{Bell, Heard};
+use crate::pump::told::{EVENTS, log_event};
 use crate::pump::work::Work;
 use crate::pump::worker::Shop;
 use crate::settings::Settings;
@@ -120,8 +120,11 @@ impl Engine<'_> {
             // Before listening: a report that comes now rings again.
             shop.unheard.store(0, Ordering::Release);
             let mut cycle = self.drainer.cycle(self.dispatcher, reports.try_iter());
+            self.restrain(&cycle, shop);
+            self.staff(&mut cycle, shop, spawn);
+            // Code of the application, which may take its time.
             let go_on = seen(&cycle, self.drainer.in_flight());
-            self.after_cycle(&mut cycle, shop, spawn);
+            self.hand_out(&mut cycle, shop, spawn);
             failing_since = cycle.failing.then(|| failing_since.unwrap_or(now));
             told = self.tell_failure(&cycle, failing_since, told);
             failure = cause(&mut cycle, failure);
@@ -234,13 +237,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Hands out runs, tells the observer, and holds the workers while nothing can be recorded.
-    fn after_cycle(
-        &mut self,
-        cycle: &mut Cycle,
-        shop: &Shop,
-        spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>,
-    ) {
+    /// Holds the workers while nothing can be recorded, and takes back what is not to go out now.
+    fn restrain(&mut self, cycle: &Cycle, shop: &Shop) {
         shop.work.hold(cycle.failing);
         for event in &cycle.events {
             // Not one by one into a wall, a lock-out or a receiver that asked for peace.
@@ -251,6 +249,35 @@ impl Engine<'_> {
                 self.drainer.recall(channel);
             }
         }
+    }
+
+    /// Without a single worker nothing is claimed: others can send it. Each cycle tries to start one.
+    fn staff(
+        &mut self,
+        cycle: &mut Cycle,
+        shop: &Shop,
+        spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>,
+    ) {
+        if self.drainer.is_staffed() {
+            return;
+        }
+        shop.work.hire();
+        match start(shop, spawn) {
+            Ok(()) => self.drainer.staffed(true),
+            Err(error) => {
+                cycle.error.get_or_insert(Error::NoThread(error));
+                (cycle.failing, cycle.idle) = (true, false);
+            }
+        }
+    }
+
+    /// Hands out runs and tells the observer.
+    fn hand_out(
+        &mut self,
+        cycle: &mut Cycle,
+        shop: &Shop,
+        spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>,
+    ) {
         let mut runs = Vec::new();
         for run in cycle.runs.drain(..) {
             match run.fall_in() {
@@ -264,8 +291,14 @@ impl Engine<'_> {
         }
         // Also where there is nothing new: a channel may have lost its thread to another, and
         // threads that could not be started, or have gone, are missing still.
-        for _ in 0..shop.work.push(runs, self.settings.workers) {
-            start(shop, spawn);
+        let wanted = shop.work.push(runs, self.settings.workers);
+        let failed = (0..wanted).filter_map(|_| start(shop, spawn).err()).last();
+        if let Some(error) = failed {
+            log::error!("no thread could be started: {error}");
+            if shop.work.is_unstaffed() {
+                self.drainer.staffed(false);
+                self.release(shop.work.withdraw_all());
+            }
         }
         // It goes to whoever is well.
         for channel in self.drainer.stuck() {
@@ -332,95 +365,72 @@ fn cause(cycle: &mut Cycle, before: Option<Error>) -> Option<Error> {
     }
 }
 
-/// The log target of events, so that a program which shows them by its own observer can leave
-/// these lines out.
-const EVENTS: &str = "sqlite_outbox::event";
-
-/// That of what happens to each message, which an observer rarely shows.
-const MESSAGES: &str = "sqlite_outbox::message";
-
 /// Starts the thread that the work has counted already.
-fn start(shop: &Shop, spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>) {
-    if let Err(error) = spawn(shop.clone()) {
-        shop.work.thread_gone();
-        log::error!("no thread could be started: {error}");
-    }
+fn start(shop: &Shop, spawn: &mut dyn FnMut(Shop) -> std::io::Result<()>) -> std::io::Result<()> {
+    spawn(shop.clone()).inspect_err(|_| shop.work.thread_gone())
 }
 
-/// What is worth reading in a log: losses and changes, not every delivery.
-fn log_event(event: &Event) {
-    match event {
-        Event::Delivered { id, channel, .. } => {
-            let channel = printable_name(channel);
-            log::debug!(target: MESSAGES, "{channel}: message {id} delivered")
-        }
-        Event::Retried {
-            id,
-            channel,
-            charged,
-            error,
-            ..
-        } => {
-            let channel = printable_name(channel);
-            let charge = if *charged { "charged" } else { "not charged" };
-            log::info!(target: MESSAGES, "{channel}: message {id} failed ({charge}): {error}");
-        }
-        Event::Dead { id, channel, error } => {
-            let channel = printable_name(channel);
-            log::warn!(target: EVENTS, "{channel}: message {id} is a dead letter: {error}");
-        }
-        Event::Channel {
-            channel,
-            state,
-            reason,
-        } => {
-            let channel = printable_name(channel);
-            let level = match state {
-                ChannelState::Ok => log::Level::Info,
-                _ => log::Level::Warn,
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::dispatch::{Delivery, Outcome};
+    use crate::message::Message;
+    use crate::outbox::Outbox;
+
+    /// What it had claimed stayed claimed, and was renewed, for as long as it lived.
+    #[test]
+    fn without_a_single_thread_nothing_stays_claimed_and_it_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("till.db");
+        let outbox = Outbox::open(&path).unwrap();
+        let put = |text: &str| {
+            let message = Message::text("sales", text).ordering_key("one");
+            let put = outbox.transaction(|tx| outbox.enqueue(tx, &message));
+            put.unwrap();
+        };
+        (0..9).for_each(|n| put(&n.to_string()));
+        let (settings, up) = (Settings::new(), |_: &Delivery| Ok(Outcome::delivered()));
+        let (tell, told) = bounded(1024);
+        let tell = move |event: &Event| drop(tell.send(event.clone()));
+        let bell = Arc::new(Bell::default());
+        let engine = Engine {
+            drainer: outbox.shared().drainer(&settings).unwrap(),
+            dispatcher: &up,
+            settings: &settings,
+            clock: outbox.shared().clock(),
+            observer: Some(Arc::new(tell)),
+            bell: Arc::clone(&bell),
+            until_idle: false,
+            deadline: None,
+        };
+        let allowed = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let mut spawn = |shop: Shop| match allowed.load(Ordering::SeqCst) {
+                true => {
+                    scope.spawn(move || shop.work(&up));
+                    Ok(())
+                }
+                false => Err(io::Error::from(io::ErrorKind::WouldBlock)),
             };
-            let reason = reason.as_deref().unwrap_or("messages flow again");
-            log::log!(target: EVENTS, level, "{channel} is {state}: {reason}");
-        }
-        Event::Paused {
-            channel,
-            by,
-            reason,
-        } => {
-            let channel = printable_name(channel);
-            let by = by.as_deref().unwrap_or("somebody");
-            let reason = reason.as_deref().unwrap_or("no reason given");
-            log::warn!(target: EVENTS, "{channel} was paused by {by}: {reason}");
-        }
-        Event::Resumed { channel } => {
-            log::info!(target: EVENTS, "{} was resumed", printable_name(channel));
-        }
-        Event::Unrouted { channel } => {
-            let channel = printable_name(channel);
-            log::warn!(target: EVENTS, "{channel}: messages wait and there is no route");
-        }
-        Event::Expired { messages } => {
-            log::warn!(target: EVENTS, "{messages} messages expired unsent")
-        }
-        Event::HookFailed { id, error } => {
-            log::error!(target: EVENTS, "message {id} was delivered, but on_delivered failed: {error}");
-        }
-        Event::Refused { id, error } => {
-            log::error!(target: EVENTS, "message {id} refuses every change and is left alone: {error}");
-        }
-        Event::Overrun { id, channel } => {
-            let channel = printable_name(channel);
-            log::warn!(target: EVENTS, "{channel}: message {id} is still being sent although its claim has passed on");
-        }
-        Event::Late { id, delivered } => {
-            log::info!(target: MESSAGES, "message {id}: an answer came late (delivered: {delivered})");
-        }
-        Event::StoreFailed { error } => {
-            log::error!(target: EVENTS, "the outbox cannot write: {error}")
-        }
-        Event::Stopped { error: Some(error) } => {
-            log::error!(target: EVENTS, "the pump ended: {error}")
-        }
-        Event::Stopped { error: None } => log::debug!(target: EVENTS, "the pump ended"),
+            let running = scope.spawn(move || engine.run(&mut spawn, &mut |_, _| true));
+            let failed = |event| match event {
+                Event::StoreFailed { error } => Some(error),
+                _ => None,
+            };
+            let error = told.iter().find_map(failed).unwrap();
+            assert!(error.starts_with("no thread could be started"), "{error}");
+            let beside = Outbox::open(&path).unwrap();
+            assert_eq!(beside.drain(&up).unwrap().sent, 9);
+
+            allowed.store(true, Ordering::SeqCst);
+            put("10");
+            told.iter()
+                .find(|it| matches!(it, Event::Delivered { .. }))
+                .unwrap();
+            bell.stop(Duration::from_secs(9));
+            running.join().unwrap().unwrap();
+        });
     }
 }

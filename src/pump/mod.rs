@@ -3,6 +3,7 @@
 mod bell;
 mod calm;
 mod engine;
+mod told;
 mod work;
 mod worker;
 

@@ -122,6 +122,16 @@ impl Work {
         wanted
     }
 
+    /// Counts one more thread, which is to be started.
+    pub(crate) fn hire(&self) {
+        self.lock().threads += 1;
+    }
+
+    /// Whether nobody is there to take anything.
+    pub(crate) fn is_unstaffed(&self) -> bool {
+        self.lock().threads == 0
+    }
+
     /// A thread that was asked for could not be started, or has ended.
     pub(crate) fn thread_gone(&self) {
         let mut inner = self.lock();
@@ -191,16 +201,20 @@ impl Work {
         withdrawn
     }
 
+    /// Returns what no worker has taken yet.
+    pub(crate) fn withdraw_all(&self) -> Vec<ClaimedRun> {
+        let mut inner = self.lock();
+        let queues = inner.queues.iter_mut();
+        let withdrawn = queues.flat_map(|queue| queue.runs.drain(..)).collect();
+        inner.queues.retain(|it| !it.is_over());
+        withdrawn
+    }
+
     /// Nothing more is sent; returns what no worker has taken yet.
     pub(crate) fn stop(&self) -> Vec<ClaimedRun> {
-        let mut inner = self.lock();
-        inner.stopping = true;
+        self.lock().stopping = true;
         self.changed.notify_all();
-        inner
-            .queues
-            .iter_mut()
-            .flat_map(|queue| queue.runs.drain(..))
-            .collect()
+        self.withdraw_all()
     }
 
     /// Workers end when they have finished what they do.

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crossbeam_channel::Sender;
 
@@ -11,6 +12,22 @@ use crate::dispatch::{Dispatcher, Failure, Outcome, Run};
 use crate::drain::{ClaimedRun, Lease, Report, Told, panic_text};
 use crate::pump::bell::Bell;
 use crate::pump::work::{Done, Work};
+
+/// Marks the run as one that a worker has, until this is dropped.
+struct Out<'a>(&'a Lease);
+
+impl<'a> Out<'a> {
+    fn with(lease: &'a Lease, now: Duration) -> Self {
+        lease.heard(now);
+        Self(lease)
+    }
+}
+
+impl Drop for Out<'_> {
+    fn drop(&mut self) {
+        self.0.returned();
+    }
+}
 
 /// What every worker shares with the pump.
 #[derive(Debug, Clone)]
@@ -47,17 +64,18 @@ impl Shop {
             chain,
             ..
         } = run;
-        let all_delivered = std::cell::Cell::new(true);
+        let out = Out::with(&lease, self.clock.monotonic());
+        let total = deliveries.len();
+        let delivered = std::cell::Cell::new(0);
         let started = std::cell::Cell::new(self.clock.monotonic());
         let panic = std::cell::RefCell::new(None::<String>);
         let mut may_send = |delivery: &crate::dispatch::Delivery| {
-            if !self.work.may_go_on() {
-                return false;
-            }
+            lease.held();
+            let may_go_on = self.work.may_go_on();
             let at = Instant::read(self.clock.as_ref());
             started.set(at.monotonic);
-            lease.sending(Some(at.monotonic));
-            lease.allows(delivery, at)
+            lease.heard(at.monotonic);
+            may_go_on && lease.allows(delivery, at)
         };
         let mut report = |delivery: crate::dispatch::Delivery, outcome: Option<Outcome>| {
             let (id, claims) = (delivery.id, i64::from(delivery.attempt));
@@ -79,19 +97,17 @@ impl Shop {
                     Told::Outcome(Box::new(delivery), outcome)
                 }
             };
-            let delivered = matches!(&told, Told::Outcome(_, Outcome::Delivered(_)));
-            all_delivered.set(all_delivered.get() && delivered);
+            let arrived = matches!(&told, Told::Outcome(_, Outcome::Delivered(_)));
+            delivered.set(delivered.get() + usize::from(arrived));
             let elapsed_ms = millis(elapsed);
-            self.tell(
-                &lease,
-                Report {
-                    run: number,
-                    id,
-                    claims,
-                    elapsed_ms,
-                    told,
-                },
-            );
+            lease.heard(self.clock.monotonic());
+            self.tell(Report {
+                run: number,
+                id,
+                claims,
+                elapsed_ms,
+                told,
+            });
         };
         let mut run = Run::new(deliveries, &mut may_send, &mut report);
         let said = catch_unwind(AssertUnwindSafe(|| dispatcher.dispatch_run(&mut run)));
@@ -102,18 +118,21 @@ impl Shop {
         }
         // Settles what was handed out and gives back the rest.
         drop(run);
-        let follows = chain.end(all_delivered.get())?;
-        if all_delivered.get() {
+        // Counted: what nobody heard of was not delivered, and nothing may overtake it.
+        let all_delivered = delivered.get() == total;
+        let follows = chain.end(all_delivered);
+        drop(out);
+        let follows = follows?;
+        if all_delivered {
             return Some(follows);
         }
         for report in follows.give_back() {
-            self.tell(&lease, report);
+            self.tell(report);
         }
         None
     }
 
-    fn tell(&self, lease: &Lease, report: Report) {
-        lease.sending(None);
+    fn tell(&self, report: Report) {
         // The pump outlives its workers but for those it gave up; nobody hears them.
         let _ = self.reports.send(report);
         let before = self.unheard.fetch_add(1, Ordering::AcqRel);

@@ -86,13 +86,13 @@ SELECT id, next_attempt_at, available_at, expires_at FROM outbox
 /// has not returned yet. Index `outbox_lane`.
 pub(crate) const GOES_ON: &str = "
 SELECT NOT EXISTS (SELECT 1 FROM outbox
-                    WHERE channel = ?1 AND ordering_key = ?2 AND status = 'waiting' AND id < ?3)
+                    WHERE channel = ?1 AND ordering_key = ?2 AND status = 'waiting' AND id <= ?3)
    AND NOT EXISTS (SELECT 1 FROM outbox
                     WHERE channel = ?1 AND ordering_key = ?2 AND status = 'pending')
    AND NOT EXISTS (SELECT 1 FROM outbox
                     WHERE channel = ?1 AND ordering_key = ?2 AND status = 'sending' AND id > ?3)
    AND (NOT EXISTS (SELECT 1 FROM outbox
-                     WHERE channel = ?1 AND ordering_key = ?2 AND status = 'dead' AND id < ?3)
+                     WHERE channel = ?1 AND ordering_key = ?2 AND status = 'dead' AND id <= ?3)
         OR EXISTS (SELECT 1 FROM outbox_channel WHERE channel = ?1 AND on_dead = 'skip'))";
 
 /// Marks messages as claimed. The claim number only rises: with the id it is the fencing token.

@@ -238,7 +238,9 @@ impl Inline {
 
     /// The run that follows in its lane goes behind the others, or back.
     fn over(&mut self, run: Held) {
-        match run.chain.end(run.all_delivered) {
+        let next = run.chain.end(run.all_delivered);
+        run.lease.returned();
+        match next {
             Some(next) if run.all_delivered => self.runs.push_back(Held::from(next)),
             Some(next) => self.reports.extend(next.give_back()),
             None => {}
@@ -312,12 +314,11 @@ impl Held {
         let mut may_send = |delivery: &Delivery| {
             let at = Instant::read(clock.as_ref());
             begun.set(at.monotonic);
-            let may = lease.allows(delivery, at);
-            lease.sending(may.then_some(at.monotonic));
-            may
+            lease.heard(at.monotonic);
+            lease.allows(delivery, at)
         };
         let mut report = |delivery: Delivery, outcome: Option<Outcome>| {
-            lease.sending(None);
+            lease.heard(clock.monotonic());
             self.all_delivered &= matches!(outcome, Some(Outcome::Delivered(_)));
             let elapsed = clock.monotonic().saturating_sub(begun.get());
             reports.push(Report {
@@ -331,6 +332,7 @@ impl Held {
                 },
             });
         };
+        lease.heard(clock.monotonic());
         let mut run = Run::go_on(self.queue, &mut may_send, &mut report);
         let rest = work(&mut run);
         drop(run);

@@ -635,6 +635,46 @@ fn a_panic_before_anything_is_taken_is_a_failed_attempt() {
     assert!(failed.iter().any(told), "{failed:?}");
 }
 
+/// Says that it does not know, by an error that cannot say why.
+#[derive(Debug)]
+struct Speechless;
+
+impl std::fmt::Display for Speechless {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("the text is shorter than that")
+    }
+}
+
+impl std::error::Error for Speechless {}
+
+/// Its report was lost, so that the lane went on past it, and it stayed claimed for minutes.
+#[test]
+fn a_message_whose_error_panics_when_it_is_read_is_tried_again_in_its_place() {
+    let till = Till::new();
+    let outbox = till.open();
+    for n in 1..=40 {
+        let lane = Message::text("sales", n.to_string()).ordering_key("one");
+        put(&outbox, &lane).unwrap();
+    }
+    let tried = std::sync::Mutex::new(Vec::new());
+    let receiver = |delivery: &Delivery| {
+        tried.lock().unwrap().push(delivery.id);
+        match (delivery.id, delivery.attempt) {
+            (16, 1) => Err(Speechless.into()),
+            _ => Ok(Outcome::delivered()),
+        }
+    };
+    let report = outbox.draining(&receiver).deadline(HANG).run().unwrap();
+    assert_eq!((report.sent, report.ended), (15, Ended::Idle));
+    let outcome = column(&till.sql(), "SELECT outcome FROM outbox_attempt");
+    assert_eq!(outcome, ["panic"]);
+    let again = outbox.draining(&receiver).now().deadline(HANG).run();
+    assert_eq!(again.unwrap().sent, 25);
+    let mut expected: Vec<i64> = (1..=40).collect();
+    expected.insert(15, 16);
+    assert_eq!(*tried.lock().unwrap(), expected);
+}
+
 /// Stopping is no failure: what is not taken then is given back as it was.
 #[test]
 fn what_a_stopping_pump_does_not_hand_out_was_not_refused() {
@@ -658,19 +698,59 @@ fn what_a_stopping_pump_does_not_hand_out_was_not_refused() {
     assert_eq!(again.unwrap().sent, 4, "due at once");
 }
 
+/// Where in a run a call does not return.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Place {
+    /// Before it takes anything, as where it connects.
+    Before,
+    OnTheWire,
+    /// Between the first answer of a batch and the second.
+    InABatch,
+    /// When all of it is told.
+    After,
+}
+
 /// Takes twenty messages; then calls of `sales` do not return until they are let go.
 struct Sticks {
+    place: Place,
     taken: AtomicUsize,
     sticks: Receiver<()>,
 }
 
-impl Dispatcher for Sticks {
-    fn dispatch(&self, delivery: &Delivery) -> anyhow::Result<Outcome> {
-        let warm = self.taken.fetch_add(1, Ordering::SeqCst) < 20;
-        if !warm && delivery.channel == "sales" {
+impl Sticks {
+    fn stick(&self, place: Place) {
+        if place == self.place && self.taken.load(Ordering::SeqCst) >= 20 {
             let _ = self.sticks.recv();
         }
+    }
+}
+
+impl Dispatcher for Sticks {
+    fn dispatch(&self, _: &Delivery) -> anyhow::Result<Outcome> {
         Ok(Outcome::delivered())
+    }
+
+    fn dispatch_run(&self, run: &mut Run<'_>) {
+        self.stick(Place::Before);
+        loop {
+            let batch = run.next_batch(5);
+            let sticks = batch.first().is_some_and(|it| it.channel == "sales");
+            let taken = batch.len();
+            if taken == 0 {
+                break;
+            }
+            for n in 0..taken {
+                if sticks {
+                    self.stick(match n {
+                        0 => Place::OnTheWire,
+                        _ => Place::InABatch,
+                    });
+                }
+                self.taken.fetch_add(1, Ordering::SeqCst);
+                run.settle(Ok(Outcome::delivered()));
+            }
+        }
+        self.stick(Place::After);
     }
 
     fn time_limit(&self, _: &str) -> Duration {
@@ -678,18 +758,31 @@ impl Dispatcher for Sticks {
     }
 }
 
-fn sticking(outbox: &Outbox) -> (Pump, Sender<()>) {
+fn sticking(outbox: &Outbox, place: Place, workers: usize) -> (Pump, Sender<()>) {
     let (let_go, sticks) = bounded(0);
     let taken = AtomicUsize::new(0);
+    let sticks = Sticks {
+        place,
+        taken,
+        sticks,
+    };
     let settings = Settings::new().lease(Duration::from_secs(1));
-    let pump = outbox.pump(Sticks { taken, sticks }).settings(settings);
+    let pump = outbox.pump(sticks).settings(settings.workers(workers));
     (pump.start().unwrap(), let_go)
 }
 
-/// A process whose four workers hung renewed what it had claimed behind them for ever.
+/// A process whose four workers hung renewed what it had claimed behind them for ever; and when that was mended, it
+/// still did so where they hung anywhere but between the taking of a message and its answer.
 #[test]
 fn what_waits_behind_calls_that_do_not_return_goes_to_a_process_that_is_well() {
-    for keys in [0, 7] {
+    for (place, keys) in [
+        (Place::OnTheWire, 0),
+        (Place::After, 0),
+        (Place::Before, 7),
+        (Place::OnTheWire, 7),
+        (Place::InABatch, 7),
+        (Place::After, 7),
+    ] {
         let till = Till::new();
         let (outbox, events) = observed(&till, Outbox::options());
         for n in 0..200 {
@@ -700,7 +793,7 @@ fn what_waits_behind_calls_that_do_not_return_goes_to_a_process_that_is_well() {
             };
             put(&outbox, &sale).unwrap();
         }
-        let (pump, let_go) = sticking(&outbox);
+        let (pump, let_go) = sticking(&outbox, place, 4);
         let overrun = |event| matches!(event, Event::Overrun { .. }).then_some(());
         (0..4).for_each(|_| heard(&events, overrun));
         // What is not on the wire is free at once.
@@ -710,13 +803,15 @@ fn what_waits_behind_calls_that_do_not_return_goes_to_a_process_that_is_well() {
         let well = well.pump(receiver).start().unwrap();
         wait_until("all of it", || outbox.unsent().unwrap() == 0);
         well.stop(HANG).unwrap();
-        // With keys, what was claimed with the one that is on the wire.
         let lost = "SELECT count(*) FROM outbox_attempt WHERE outcome = 'lost'";
         let lost: usize = one(&till.sql(), lost).parse().unwrap();
-        assert!(
-            (4..=if keys == 0 { 4 } else { 64 }).contains(&lost),
-            "{lost}"
-        );
+        let expected = match (place, keys) {
+            (Place::After, _) => 0..=0,
+            (_, 0) => 4..=4,
+            // With keys, what was claimed with the one that is on the wire.
+            _ => 4..=64,
+        };
+        assert!(expected.contains(&lost), "{place:?}: {lost}");
 
         // Those that were gone are back.
         drop(let_go);
@@ -737,7 +832,7 @@ fn calls_that_do_not_return_keep_no_other_channel_waiting() {
     };
     of("sales");
     of("stock");
-    let (pump, let_go) = sticking(&outbox);
+    let (pump, let_go) = sticking(&outbox, Place::OnTheWire, 4);
     let overrun = |event| matches!(event, Event::Overrun { .. }).then_some(());
     (0..4).for_each(|_| heard(&events, overrun));
     of("prices");
@@ -745,6 +840,117 @@ fn calls_that_do_not_return_keep_no_other_channel_waiting() {
     wait_until("the others", || one(&till.sql(), sent) == "200");
     drop(let_go);
     wait_until("all of it", || outbox.unsent().unwrap() == 0);
+    pump.stop(HANG).unwrap();
+}
+
+/// The next run of the lane was claimed already, and waited for a worker that nobody missed.
+#[test]
+fn a_lane_goes_on_behind_a_worker_that_does_not_return_after_its_last_answer() {
+    for workers in [1, 4] {
+        let till = Till::new();
+        let (outbox, events) = observed(&till, Outbox::options());
+        for n in 0..200 {
+            let sale = Message::text("sales", n.to_string()).ordering_key("one");
+            put(&outbox, &sale).unwrap();
+        }
+        let (pump, let_go) = sticking(&outbox, Place::After, workers);
+        let overrun = |event| matches!(event, Event::Overrun { .. }).then_some(());
+        heard(&events, overrun);
+        wait_until("given back", || outbox.stats().unwrap().total.sending == 0);
+        let taken = std::sync::Mutex::new(Vec::new());
+        let well = till.open();
+        let receiver = |it: &Delivery| {
+            taken.lock().unwrap().push(it.id);
+            Ok(Outcome::delivered())
+        };
+        let report = well.draining(&receiver).deadline(HANG).run().unwrap();
+        assert_eq!(report.ended, Ended::Idle);
+        assert!(taken.into_inner().unwrap().is_sorted());
+        assert_eq!(outbox.unsent().unwrap(), 0);
+        drop(let_go);
+        pump.stop(HANG).unwrap();
+    }
+}
+
+/// It went on sending what it had claimed for as long as the application took to hear of it.
+#[test]
+fn a_receiver_that_asks_for_peace_has_it_however_slowly_progress_is_told() {
+    let till = Till::new();
+    let outbox = till.open();
+    fill(&outbox, 200);
+    let begun = AtomicUsize::new(0);
+    let receiver = |_: &Delivery| {
+        let n = begun.fetch_add(1, Ordering::SeqCst);
+        nap(10);
+        Ok(match n {
+            0..100 => Outcome::delivered(),
+            _ => {
+                let busy = Failure::new("http", "busy");
+                Outcome::Retry(busy.after(Duration::from_secs(600)))
+            }
+        })
+    };
+    let after = AtomicUsize::new(0);
+    let progress = |tally: &sqlite_outbox::Tally| {
+        if tally.retried > 0 {
+            // Until what is on the wire is over.
+            nap(50);
+            let before = begun.load(Ordering::SeqCst);
+            nap(100);
+            after.fetch_add(begun.load(Ordering::SeqCst) - before, Ordering::SeqCst);
+        }
+    };
+    let drain = outbox.draining(&receiver).progress(progress);
+    drain.deadline(HANG).run().unwrap();
+    assert_eq!(after.into_inner(), 0);
+}
+
+/// Waits for someone before it takes anything, as where it connects.
+struct Connects {
+    connecting: Sender<()>,
+    connected: Receiver<()>,
+}
+
+impl Dispatcher for Connects {
+    fn dispatch(&self, _: &Delivery) -> anyhow::Result<Outcome> {
+        Ok(Outcome::delivered())
+    }
+
+    fn dispatch_run(&self, run: &mut Run<'_>) {
+        let _ = self.connecting.send(());
+        let _ = self.connected.recv();
+        while let Some(delivery) = run.next() {
+            let outcome = self.dispatch(delivery);
+            run.settle(outcome);
+        }
+    }
+}
+
+/// It waited for the renewal of its lease, the next write there was, with nothing to be seen of that.
+#[test]
+fn a_look_that_found_the_file_locked_holds_up_nothing_that_is_claimed() {
+    let till = Till::new();
+    till.sql()
+        .execute_batch("CREATE TABLE sale (id INTEGER PRIMARY KEY)")
+        .unwrap();
+    let outbox = till.open();
+    fill(&outbox, 1);
+    let (connecting, connects) = unbounded();
+    let (go_on, connected) = bounded(0);
+    let dispatcher = Connects {
+        connecting,
+        connected,
+    };
+    let settings = Settings::new().lease(Duration::from_secs(600));
+    let pump = outbox.pump(dispatcher).settings(settings);
+    let pump = pump.start().unwrap();
+    connects.recv_timeout(HANG).unwrap();
+    let app = till.sql();
+    app.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    wait_until("it is noticed", || pump.health().error.is_some());
+    app.execute_batch("COMMIT").unwrap();
+    drop(go_on);
+    wait_until("it is sent", || outbox.unsent().unwrap() == 0);
     pump.stop(HANG).unwrap();
 }
 

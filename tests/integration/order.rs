@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sqlite_outbox::testing::{Inline, Script};
-use sqlite_outbox::{Delivery, Dispatcher, Event, Message, OnDead, Outcome, Policy, Run, Settings};
+use sqlite_outbox::{
+    Delivery, Dispatcher, Event, Failure, Message, OnDead, Outcome, Policy, Run, Settings, Status,
+};
 
 use crate::desk::{Desk, HOUR, MINUTE, rejects, status, up};
 use crate::fixture::{Till, nap, put};
@@ -292,6 +294,35 @@ fn a_run_that_was_claimed_behind_one_that_fails_meanwhile_goes_back() {
     outbox.draining(&window).now().run().unwrap();
     let arrived = window.arrived.into_inner().unwrap();
     assert!(arrived[2..].iter().copied().eq(2..=40), "{arrived:?}");
+}
+
+/// What stood behind was claimed in the transaction that made it so, if its worker had not returned yet: it was
+/// given back unsent, but could not be edited any more.
+#[test]
+fn behind_a_dead_letter_that_ends_its_run_nothing_is_claimed() {
+    let desk = Desk::new();
+    let sale = |text: &str| Message::text("sales", text).ordering_key("customer");
+    let first = desk.put(sale("1"));
+    let receiver = Script::default();
+    let mut drain = desk.drain();
+    drain.cycle(&receiver).unwrap();
+    let call = drain.begin().unwrap();
+    let second = desk.put(sale("2"));
+    drain.settle(
+        call,
+        Ok(Outcome::Rejected(Failure::new("http", "no such item"))),
+    );
+    assert_eq!(drain.cycle(&receiver).unwrap().dispatched, 0);
+    let dead = desk.outbox.get(first).unwrap().unwrap();
+    assert_eq!(dead.status, Status::Dead);
+    let behind = desk.outbox.get(second).unwrap().unwrap();
+    assert_eq!((behind.status, behind.claims), (Status::Waiting, 0));
+
+    assert_eq!(drain.finish(), 1, "its worker returns");
+    desk.anna().retry(first).unwrap();
+    drain.until_idle(&receiver).unwrap();
+    let seen = receiver.seen().into_iter().map(|it| it.payload);
+    assert_eq!(seen.collect::<Vec<_>>(), [b"1", b"2"]);
 }
 
 /// Who was taken out and comes back stands before what was enqueued after it, though the lane has

@@ -22,6 +22,7 @@ const fn change(file: &'static str, search: &'static str, replace: &'static str)
 }
 
 const SCHEMA: &str = "schema.sql";
+const CLAIM: &str = "src/store/claim.rs";
 const SETTLE: &str = "src/store/settle.rs";
 const TRANSACT: &str = "src/drain/transact.rs";
 const FLIGHT: &str = "src/drain/flight.rs";
@@ -134,11 +135,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a run passes a dead letter that holds it",
-        changes: &[change(
-            "src/store/claim.rs",
-            "AND id < coalesce(",
-            "AND id <> coalesce(",
-        )],
+        changes: &[change(CLAIM, "AND id < coalesce(", "AND id <> coalesce(")],
     },
     Mutant {
         name: "leases are not renewed",
@@ -199,8 +196,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the next run of a lane is claimed past one that came back",
         changes: &[change(
-            "src/store/claim.rs",
-            "SELECT NOT EXISTS (SELECT 1 FROM outbox\n                    WHERE channel = ?1 AND ordering_key = ?2 AND status = 'waiting' AND id < ?3)",
+            CLAIM,
+            "SELECT NOT EXISTS (SELECT 1 FROM outbox\n                    WHERE channel = ?1 AND ordering_key = ?2 AND status = 'waiting' AND id <= ?3)",
             "SELECT NOT EXISTS (SELECT 1 FROM outbox\n                    WHERE channel = ?1 AND ordering_key = ?2 AND status = 'waiting' AND id < ?3 AND 0)",
         )],
     },
@@ -384,6 +381,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "src/drain/survey.rs",
             "if around || (ended && from_the_beginning) {",
             "if around || ended {",
+        )],
+    },
+    Mutant {
+        name: "a lane goes on twice behind a worker that has not returned",
+        changes: &[change(
+            CLAIM,
+            "status = 'sending' AND id > ?3)",
+            "status = 'sending' AND id > ?3 AND 0)",
+        )],
+    },
+    Mutant {
+        name: "a lane goes on behind a dead letter that ends its run",
+        changes: &[change(
+            CLAIM,
+            "status = 'dead' AND id <= ?3)",
+            "status = 'dead' AND id < ?3)",
         )],
     },
 ];

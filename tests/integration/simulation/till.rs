@@ -39,6 +39,8 @@ pub(super) struct Process {
     /// Monotonic: when its next cycle is due; until when it hangs, and when its grace is over.
     due: i64,
     pub(super) hangs_until: i64,
+    /// Workers that have told all of a run return no sooner.
+    returns_at: i64,
     grace: Option<i64>,
 }
 
@@ -158,6 +160,7 @@ impl Till {
             open: Vec::new(),
             due: self.mono(),
             hangs_until: 0,
+            returns_at: 0,
             grace: None,
         });
         self.note(Who::Life(life), What::Born);
@@ -279,7 +282,8 @@ impl Till {
             .filter(|at| it.open[*at].done <= now)
             .collect();
         if over.is_empty() {
-            return it.drain.finish() > 0;
+            // Often after a cycle or two.
+            return it.returns_at <= now && dice.percent(25) && it.drain.finish() > 0;
         }
         let open = it
             .open
@@ -287,7 +291,12 @@ impl Till {
         let sent = &open.call.delivery;
         let answer = outcome(open.plan.told, sent.id, i64::from(sent.attempt));
         match dice.below(2) {
-            0 => it.drain.settle(open.call, answer),
+            0 => {
+                it.drain.settle(open.call, answer);
+                if dice.percent(2) {
+                    it.returns_at = now + dice.below(600_000);
+                }
+            }
             _ => it.drain.end(open.call, answer),
         }
         // The first report rings, and a few milliseconds later the pump has heard the others.
@@ -361,7 +370,7 @@ impl Till {
         self.world.calm();
         self.pace = 100;
         for it in &mut self.processes {
-            it.hangs_until = 0;
+            (it.hangs_until, it.returns_at) = (0, 0);
         }
         self.note(
             Who::World,
