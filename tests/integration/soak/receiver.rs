@@ -50,10 +50,16 @@ pub(super) struct Ledger {
     /// Sales that were taken, and how often.
     pub(super) taken: BTreeMap<u64, u64>,
     pub(super) rejected: BTreeSet<u64>,
-    /// Taken, and the sender does not know.
-    pub(super) unanswered: u64,
+    /// Of these, how often the sender does not know, or may not.
+    unheard: BTreeMap<u64, u64>,
+    /// What was taken last over each connection. Its answer has arrived for certain when the next request comes.
+    last: BTreeMap<usize, u64>,
+    /// Taken, and the line broken before the answer.
+    pub(super) lost_answers: u64,
     /// How often the server went away under open connections.
     pub(super) hung_up: u64,
+    /// Taken last over a line, or after that, when the server went away.
+    pub(super) cut: u64,
     arrived: BTreeSet<u64>,
     newest: BTreeMap<String, u64>,
     /// Sales that first arrived after a later one of their key.
@@ -73,8 +79,44 @@ impl Ledger {
         *newest = sale;
     }
 
-    fn take(&mut self, sale: u64) {
+    fn take(&mut self, sale: u64, connection: usize) {
         *self.taken.entry(sale).or_default() += 1;
+        match self.mood {
+            Mood::Lost => {
+                self.lost_answers += 1;
+                self.unheard_of(sale);
+            }
+            // The server is going away.
+            Mood::Refuse => self.cut_off(sale),
+            _ => drop(self.last.insert(connection, sale)),
+        }
+    }
+
+    fn unheard_of(&mut self, sale: u64) {
+        *self.unheard.entry(sale).or_default() += 1;
+    }
+
+    fn cut_off(&mut self, sale: u64) {
+        self.cut += 1;
+        self.unheard_of(sale);
+    }
+
+    fn turn(&mut self, mood: Mood) {
+        self.mood = mood;
+        self.moods += 1;
+        if mood == Mood::Refuse {
+            self.hung_up += 1;
+            let last = std::mem::take(&mut self.last);
+            last.into_values().for_each(|sale| self.cut_off(sale));
+        }
+    }
+
+    /// Sales that came again more often than the sender had not heard of them.
+    pub(super) fn repeated_for_nothing(&self) -> Vec<u64> {
+        let unheard = |sale| self.unheard.get(sale).copied().unwrap_or_default();
+        let taken = self.taken.iter();
+        let repeated = taken.filter(|(sale, times)| **times - 1 > unheard(sale));
+        repeated.map(|(sale, _)| *sale).collect()
     }
 
     fn reject(&mut self, sale: u64) -> Answer {
@@ -99,8 +141,11 @@ impl Erp {
             requests: 0,
             taken: BTreeMap::new(),
             rejected: BTreeSet::new(),
-            unanswered: 0,
+            unheard: BTreeMap::new(),
+            last: BTreeMap::new(),
+            lost_answers: 0,
             hung_up: 0,
+            cut: 0,
             arrived: BTreeSet::new(),
             newest: BTreeMap::new(),
             out_of_order: Vec::new(),
@@ -123,11 +168,7 @@ impl Erp {
     }
 
     pub(super) fn turn(&self, mood: Mood) {
-        let mut ledger = self.ledger();
-        ledger.mood = mood;
-        ledger.moods += 1;
-        ledger.hung_up += u64::from(mood == Mood::Refuse);
-        drop(ledger);
+        self.ledger().turn(mood);
         let mut server = self.server.lock().unwrap();
         if mood == Mood::Refuse {
             server.take();
@@ -185,6 +226,7 @@ fn answer(ledger: &Mutex<Ledger>, seen: &Seen) -> Answer {
     let sale = body["sale"].as_u64().unwrap();
     let mut ledger = ledger.lock().unwrap();
     ledger.arrive(sale, body["key"].as_str());
+    ledger.last.remove(&seen.connection);
     match ledger.mood {
         Mood::Busy => respond(503, &[("Retry-After", "1")], "later"),
         Mood::Unauthorised => respond(401, &[], "who are you?"),
@@ -196,19 +238,18 @@ fn answer(ledger: &Mutex<Ledger>, seen: &Seen) -> Answer {
         Mood::Reject => ledger.reject(sale),
         _ if sale.is_multiple_of(499) => ledger.reject(sale),
         Mood::Lost => {
-            ledger.take(sale);
-            ledger.unanswered += 1;
+            ledger.take(sale, seen.connection);
             Answer::SendAndClose(Vec::new())
         }
         Mood::Slow => {
-            ledger.take(sale);
+            ledger.take(sale, seen.connection);
             let span = 20 + ledger.dice.below(280).unsigned_abs();
             drop(ledger);
             nap(span);
             ok()
         }
         Mood::Ok | Mood::Refuse => {
-            ledger.take(sale);
+            ledger.take(sale, seen.connection);
             ok()
         }
     }

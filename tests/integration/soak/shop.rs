@@ -12,7 +12,7 @@ use sqlite_outbox::{
 
 use crate::fixture::{Rng, Till, argument, nap};
 
-pub(super) const WORKERS: usize = 4;
+const WORKERS: usize = 4;
 /// Sales in a second: 108,000 in an hour, of which one in twenty is rolled back.
 const RATE: u64 = 30;
 const CUSTOMERS: i64 = 25;
