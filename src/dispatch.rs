@@ -91,6 +91,8 @@ pub trait Dispatcher: Send + Sync {
     fn dispatch(&self, delivery: &Delivery) -> anyhow::Result<Outcome>;
 
     /// Whether this dispatcher has a route for the channel. Messages of other channels stay unsent.
+    ///
+    /// Asked often, and, as [`time_limit`](Self::time_limit) is, within a transaction too: it answers from memory, at once.
     fn serves(&self, _channel: &str) -> bool {
         true
     }
@@ -153,6 +155,17 @@ const MAX_TEXT: usize = 1_000;
 const MAX_CODE: usize = 100;
 
 impl Outcome {
+    /// Whether only the receiver can have said it, whatever was done to the call meanwhile: that it has the
+    /// message, or when it wants to be asked again.
+    pub(crate) fn is_the_receivers(&self) -> bool {
+        match self {
+            Self::Delivered(_) => true,
+            Self::Rejected(it) | Self::Retry(it) | Self::Unreachable(it) | Self::Blocked(it) => {
+                it.retry_after.is_some()
+            }
+        }
+    }
+
     /// The same, with texts as long as they are kept: a channel and each attempt store them.
     pub(crate) fn bounded(&self) -> Self {
         let mut outcome = self.clone();

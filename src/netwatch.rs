@@ -16,6 +16,7 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
+use crate::observer::logged;
 use crate::outbox::Outbox;
 
 /// Watches until it is dropped.
@@ -43,7 +44,7 @@ pub fn watch(outbox: &Outbox) -> Result<NetWatch> {
     let told = move |update: netwatcher::Update| {
         let mut new = update.addrs_added().map(|(_, address)| address.ip);
         if !update.is_initial && new.any(|ip| !ip.is_loopback()) {
-            log::debug!("the network has changed");
+            logged(|| log::debug!("the network has changed"));
             outbox.wake();
         }
     };

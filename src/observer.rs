@@ -1,5 +1,7 @@
 //! What the outbox tells a program while it works.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use crate::stats::ChannelState;
 
 /// Something that happened, told after the transaction that recorded it was committed.
@@ -112,6 +114,12 @@ pub enum Event {
         /// The error that ended it, if it was not asked to stop.
         error: Option<String>,
     },
+}
+
+/// Writes a line of the log. The logger is code of the application as well: a panic in it, as where it
+/// prints into a pipe that nobody reads, ends nothing of ours.
+pub(crate) fn logged(line: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(line));
 }
 
 /// Hears events. Implemented for closures `Fn(&Event)`.

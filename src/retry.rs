@@ -76,7 +76,7 @@ impl Policy {
     }
 
     /// Messages of this channel sent per second at most, on average, by this process; a second's worth
-    /// may go out at once. What is no positive number sets no limit. Default: none.
+    /// may go out at once, and after calls that took long as much again of what had waited for them. What is no positive number sets no limit. Default: none.
     pub fn rate(mut self, per_second: f64) -> Self {
         self.rate = (per_second.is_finite() && per_second > 0.0).then_some(per_second.max(0.001));
         self

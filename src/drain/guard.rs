@@ -2,7 +2,7 @@
 
 use crate::drain::is_constraint;
 use crate::drain::transact::{Effects, Transact, Trouble};
-use crate::observer::Event;
+use crate::observer::{Event, logged};
 use crate::store::settle;
 use crate::store::untold::Untold;
 
@@ -20,7 +20,7 @@ impl Transact<'_> {
         let done = match act() {
             Ok(done) => Some(done),
             Err(error) if is_constraint(&error) => {
-                log::warn!("a row of the outbox refuses to be changed: {error}");
+                logged(|| log::warn!("a row of the outbox refuses to be changed: {error}"));
                 self.conn.execute_batch("ROLLBACK TO outbox_step")?;
                 None
             }

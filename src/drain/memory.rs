@@ -18,7 +18,9 @@ use crate::store::upkeep::Place;
 /// A stale claim must be seen twice, this far apart on our own monotonic clock, before it is taken:
 /// an application that held the write lock, a clock that jumped or a laptop that woke up must not
 /// make living claims look dead.
-pub(crate) const STEAL_AFTER: Duration = Duration::from_secs(2);
+const STEAL_AFTER: Duration = Duration::from_secs(2);
+/// Where others write one transaction after the other, for this long.
+const EXCUSED_FOR: Duration = Duration::from_secs(30);
 
 /// Runs a channel may have under way before anything was delivered.
 const PACE_START: usize = 2;
@@ -115,6 +117,8 @@ pub(crate) struct Memory {
     /// Channels whose last answer to this process was trouble.
     pub(crate) troubled: HashSet<String>,
     pub(crate) suspects: HashMap<i64, Suspect>,
+    /// When the write lock was last not to be had.
+    pub(crate) missed: Duration,
     pub(crate) pulls: Vec<Pull>,
     /// Channels without a route that were told of.
     pub(crate) unrouted: HashSet<String>,
@@ -189,7 +193,11 @@ impl Memory {
     /// Messages the channel may claim ahead at most, whoever else wants some.
     pub(crate) fn ceiling(&self, channel: &str, settings: &Settings) -> usize {
         let requests = settings.requests_of(channel);
-        requests.saturating_sub(self.flight.hung(Some(channel))) * settings.prefetch
+        let requests = requests.saturating_sub(self.flight.hung(Some(channel)));
+        // What waits for a worker goes out at once when there is one.
+        let rate = settings.policy_of(channel).rate;
+        let second = rate.map_or(usize::MAX, |rate| rate.max(1.0) as usize);
+        (requests * settings.prefetch).min(requests.saturating_add(second))
     }
 
     /// Messages the channel's rate allows now; the last one counts when it is whole.
@@ -241,12 +249,21 @@ impl Memory {
         self.flight.probing(channel) || self.flight.is_stuck(channel, settings)
     }
 
+    /// From when on a suspect may be taken, on the monotonic clock. While the write lock was not to be
+    /// had its holder could not renew it either; but not for ever.
+    pub(crate) fn ripe_at(&self, suspect: &Suspect) -> Duration {
+        let free = self.missed.saturating_add(STEAL_AFTER);
+        let seen = suspect.seen;
+        free.min(seen.saturating_add(EXCUSED_FOR))
+            .max(seen.saturating_add(STEAL_AFTER))
+    }
+
     /// When the next suspect may be taken, on the monotonic clock. Those that may be taken already
     /// are found by the look, if nobody else took them.
     pub(crate) fn next_suspect(&self, now: Duration) -> Option<Duration> {
         self.suspects
             .values()
-            .map(|suspect| suspect.seen.saturating_add(STEAL_AFTER))
+            .map(|suspect| self.ripe_at(suspect))
             .filter(|ripe| *ripe > now)
             .min()
     }
@@ -258,8 +275,7 @@ impl Memory {
             .values()
             .filter(|suspect| suspect.channel == channel)
             .peekable();
-        known.peek().is_some()
-            && known.all(|suspect| now < suspect.seen.saturating_add(STEAL_AFTER))
+        known.peek().is_some() && known.all(|suspect| now < self.ripe_at(suspect))
     }
 
     /// Takes in all that another process may have written.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::clock::{Instant, millis};
 use crate::drain::Drainer;
 use crate::error::{Error, Result};
+use crate::observer::logged;
 use crate::store::census;
 use crate::store::round::{Cutoffs, Marks, Round, Stepped};
 
@@ -54,7 +55,8 @@ impl Drainer {
         if let Err(error) = self.tidy_step(at) {
             let busy = matches!(error, Error::Busy(_));
             if !busy {
-                log::warn!("what is due to be removed stays for now: {}", error.chain());
+                let error = error.chain();
+                logged(|| log::warn!("what is due to be removed stays for now: {error}"));
             }
             let wait = if busy { AFTER_BUSY } else { EVERY };
             self.retention.round = None;

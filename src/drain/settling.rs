@@ -276,11 +276,13 @@ impl Transact<'_> {
         }
         self.conn.execute_batch("SAVEPOINT outbox_hook")?;
         let said = catch_unwind(AssertUnwindSafe(|| {
-            pool::within_hook(|| hook(self.conn, delivery, receipt))
+            let said = pool::within_hook(|| hook(self.conn, delivery, receipt));
+            // Its text is made here: it may panic as well.
+            said.map_err(|error| format!("{error:#}"))
         }));
         let failure = match said {
             Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(format!("{error:#}")),
+            Ok(Err(error)) => Some(error),
             Err(panic) => Some(format!("it panicked: {}", panic_text(panic.as_ref()))),
         };
         let end = match failure {

@@ -15,7 +15,7 @@ use crate::dispatch::{DeliveredHook, Dispatcher, Failure};
 use crate::drain::flight::{ClaimedRun, Report};
 use crate::drain::lease::horizon;
 use crate::drain::look::Look;
-use crate::drain::memory::{Changes, Memory, STEAL_AFTER, Suspect};
+use crate::drain::memory::{Changes, Memory, Suspect};
 use crate::observer::Event;
 use crate::settings::Settings;
 use crate::stats::ChannelState;
@@ -286,7 +286,7 @@ impl Transact<'_> {
                         stale,
                     },
                 };
-                let ripe = self.at.monotonic.saturating_sub(suspect.seen) >= STEAL_AFTER;
+                let ripe = self.at.monotonic >= self.memory.ripe_at(&suspect);
                 if ripe && effects.taken_back < self.batch {
                     let rows = self.take_back_one(name, &suspect, effects)?;
                     effects.taken_back += rows.max(1);

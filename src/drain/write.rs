@@ -184,10 +184,16 @@ impl Drainer {
         let manners = spent
             .mul_f64(1.0 / self.settings.lock_share - 1.0)
             .min(WATCH);
+        let renewal = self.memory.flight.next_renewal(at, self.settings.lease) == Some(0);
         let wait = match error {
+            // It would miss one gap between two transactions of another after the other.
+            Error::Busy(_) if renewal => spent.max(LINGER),
             Error::Busy(_) => manners.max(LINGER),
             _ => AFTER_FAILURE,
         };
+        if matches!(error, Error::Busy(_)) {
+            self.memory.missed = now;
+        }
         self.failing = true;
         // What was noticed may not have been looked at.
         self.look_at = Duration::ZERO;

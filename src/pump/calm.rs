@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::dispatch::{Delivery, Dispatcher, Outcome, Run, TIME_LIMIT};
 use crate::drain::panic_text;
+use crate::observer::logged;
 
 /// A channel about which it panics is not served this time, a limit that cannot be had is the
 /// default one, and calls that cannot be interrupted are waited for as those that do not heed it.
@@ -28,7 +29,7 @@ impl Word {
             && !self.0.swap(true, Ordering::Relaxed)
         {
             let text = panic_text(panic.as_ref());
-            log::error!("a dispatcher panicked in `{what}`: {text}");
+            logged(|| log::error!("a dispatcher panicked in `{what}`: {text}"));
         }
         said.ok()
     }

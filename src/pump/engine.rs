@@ -11,7 +11,7 @@ use crate::clock::{Clock, pause};
 use crate::dispatch::Dispatcher;
 use crate::drain::{ClaimedRun, Cycle, Drainer, Follow, Report, panic_text};
 use crate::error::{Error, Result};
-use crate::observer::{Event, Observer};
+use crate::observer::{Event, Observer, logged};
 use crate::pump::bell::{Bell, Heard};
 use crate::pump::told::{EVENTS, log_event};
 use crate::pump::work::Work;
@@ -294,7 +294,7 @@ impl Engine<'_> {
         let wanted = shop.work.push(runs, self.settings.workers);
         let failed = (0..wanted).filter_map(|_| start(shop, spawn).err()).last();
         if let Some(error) = failed {
-            log::error!("no thread could be started: {error}");
+            logged(|| log::error!("no thread could be started: {error}"));
             if shop.work.is_unstaffed() {
                 self.drainer.staffed(false);
                 self.release(shop.work.withdraw_all());
@@ -329,7 +329,7 @@ impl Engine<'_> {
     fn tell_failure(&self, cycle: &Cycle, since: Option<Duration>, told: bool) -> bool {
         let Some(since) = since else {
             if told {
-                log::info!(target: EVENTS, "the outbox writes again");
+                logged(|| log::info!(target: EVENTS, "the outbox writes again"));
             }
             return false;
         };
@@ -347,11 +347,11 @@ impl Engine<'_> {
     }
 
     fn tell(&self, event: &Event) {
-        log_event(event);
+        logged(|| log_event(event));
         if let Some(observer) = &self.observer {
             let told = catch_unwind(AssertUnwindSafe(|| observer.event(event)));
             if told.is_err() {
-                log::error!("the observer panicked at {event:?}");
+                logged(|| log::error!("the observer panicked at {event:?}"));
             }
         }
     }

@@ -10,6 +10,7 @@ use crossbeam_channel::Sender;
 use crate::clock::{Clock, Instant, millis};
 use crate::dispatch::{Dispatcher, Failure, Outcome, Run};
 use crate::drain::{ClaimedRun, Lease, Report, Told, panic_text};
+use crate::observer::logged;
 use crate::pump::bell::Bell;
 use crate::pump::work::{Done, Work};
 
@@ -49,8 +50,14 @@ impl Shop {
     pub(crate) fn work(&self, dispatcher: &dyn Dispatcher) {
         let mut done = None;
         while let Some(run) = self.work.next(done, self.workers) {
-            let channel = run.channel.clone();
-            let follows = self.send(run, dispatcher);
+            let (channel, chain) = (run.channel.clone(), Arc::clone(&run.chain));
+            let sent = catch_unwind(AssertUnwindSafe(|| self.send(run, dispatcher)));
+            let follows = sent.unwrap_or_else(|panic| {
+                // What it carries may panic again where it is dropped.
+                std::mem::forget(panic);
+                self.give_back(chain.end(false)?);
+                None
+            });
             done = Some(Done { channel, follows });
         }
     }
@@ -86,9 +93,7 @@ impl Shop {
                 Some(Outcome::Unreachable(failure)) if failure.code == Failure::INTERRUPTED => {
                     Told::Interrupted
                 }
-                Some(outcome) if broken_off && !matches!(outcome, Outcome::Delivered(_)) => {
-                    Told::Interrupted
-                }
+                Some(outcome) if broken_off && !outcome.is_the_receivers() => Told::Interrupted,
                 Some(outcome) => {
                     let outcome = match panic.borrow_mut().take() {
                         Some(text) => Outcome::Retry(Failure::new("panic", text)),
@@ -113,7 +118,7 @@ impl Shop {
         let said = catch_unwind(AssertUnwindSafe(|| dispatcher.dispatch_run(&mut run)));
         if let Err(payload) = said {
             let text = panic_text(payload.as_ref());
-            log::error!("a dispatcher panicked: {text}");
+            logged(|| log::error!("a dispatcher panicked: {text}"));
             *panic.borrow_mut() = Some(format!("the dispatcher panicked: {text}"));
         }
         // Settles what was handed out and gives back the rest.
@@ -126,10 +131,14 @@ impl Shop {
         if all_delivered {
             return Some(follows);
         }
-        for report in follows.give_back() {
+        self.give_back(follows);
+        None
+    }
+
+    fn give_back(&self, run: ClaimedRun) {
+        for report in run.give_back() {
             self.tell(report);
         }
-        None
     }
 
     fn tell(&self, report: Report) {

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use rusqlite::{Connection, ErrorCode, params};
 
 use crate::error::Result;
+use crate::observer::logged;
 use crate::store::operate::{self, Deed};
 use crate::store::read::chosen;
 use crate::store::{Raw, conflict, select};
@@ -139,7 +140,7 @@ pub(crate) fn each(conn: &Connection, sql: &str, ids: &[i64], bound: i64) -> Res
                 if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation)
                     && !conn.is_autocommit() =>
             {
-                log::debug!("row {id} is held fast: {error}");
+                logged(|| log::debug!("row {id} is held fast: {error}"));
             }
             Err(error) => return Err(error.into()),
         }

@@ -416,6 +416,33 @@ fn a_rate_spreads(messages: fn(Message) -> Message) {
     assert_eq!(seconds[69], 30);
 }
 
+/// What waited for slow calls went out at once when they were over: 62 in a second at a rate of 5.
+#[test]
+fn a_rate_lets_no_more_than_a_seconds_worth_wait_for_workers() {
+    let till = Till::new();
+    let clock = ManualClock::at(1_800_000_000_000);
+    let outbox = Outbox::options()
+        .clock(clock.shared())
+        .open(&till.path)
+        .unwrap();
+    enqueue(&outbox, sales(200));
+    let policy = Policy::default().rate(5.0);
+    let settings = Settings::default().workers(4).default_policy(policy);
+    let mut drain = Inline::new(&outbox, settings).unwrap();
+    let script = Script::default();
+    while script.seen().len() < 50 {
+        drain.step(&script).unwrap();
+        clock.advance(Duration::from_millis(100));
+    }
+    drain.until_idle(&script).unwrap();
+    for _ in 0..200 {
+        drain.cycle(&script).unwrap();
+        clock.advance(Duration::from_millis(100));
+    }
+    let claimed = outbox.stats().unwrap().total.sending;
+    assert_eq!(claimed, 4 + 5, "with the workers, and a second's worth");
+}
+
 /// A transport that puts several messages into one request, as one may be added later.
 struct Batches(Mutex<Vec<usize>>);
 

@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::{
     ChannelState, Clock, Delivery, Dispatcher, Ended, Error, Event, Failure, Message, Options,
-    Outbox, Outcome, Pump, Receipt, Router, Run, Settings, Status, SystemClock,
+    Outbox, Outcome, Policy, Pump, Receipt, Router, Run, Settings, Status, SystemClock,
 };
 
 use crate::fixture::{Till, column, nap, one, put};
@@ -230,6 +230,21 @@ fn a_call_under_way_has_the_whole_grace_period() {
     stop.join().unwrap().unwrap();
     assert!(!broken_off, "interrupted within the grace period");
     assert_eq!(outbox.unsent().unwrap(), 0);
+}
+
+/// It was forgotten, and the receiver asked again at the next start.
+#[test]
+fn a_receiver_that_asks_for_peace_while_the_pump_stops_has_it() {
+    let (_till, outbox, id) = broken_off(|| {
+        let busy = Failure::new("http", "busy").status(429);
+        Ok(Outcome::Retry(busy.after(Duration::from_secs(600))))
+    });
+    let row = outbox.get(id).unwrap().unwrap();
+    let channel = &outbox.stats().unwrap().channels[0];
+    assert_eq!(
+        (row.status, channel.state),
+        (Status::Pending, ChannelState::Holding)
+    );
 }
 
 /// The receiver is not to blame for a call that we broke off, nor is the message.
@@ -673,6 +688,54 @@ fn a_message_whose_error_panics_when_it_is_read_is_tried_again_in_its_place() {
     let mut expected: Vec<i64> = (1..=40).collect();
     expected.insert(15, 16);
     assert_eq!(*tried.lock().unwrap(), expected);
+}
+
+/// The drain ended by that panic, and whatever was delivered with the message was sent again at every start.
+#[test]
+fn a_hook_whose_error_panics_when_it_is_read_has_failed_and_ends_nothing() {
+    let till = Till::new();
+    let outbox = Outbox::options()
+        .on_delivered(|_, _, _| Err(Speechless.into()))
+        .open(&till.path)
+        .unwrap();
+    fill(&outbox, 5);
+    let report = outbox.drain(&|_: &Delivery| Ok(Outcome::delivered()));
+    assert_eq!(report.unwrap().sent, 5);
+    let error = outbox.get(1).unwrap().unwrap().last_error.unwrap();
+    assert!(
+        error.contains("panicked: the text is shorter than that"),
+        "{error}"
+    );
+}
+
+/// What a panic carries, which panics again where it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("dropped");
+    }
+}
+
+/// The worker ended, and with it what waited behind its run.
+#[test]
+fn a_panic_that_panics_again_costs_no_worker_and_its_lane_goes_on() {
+    let till = Till::new();
+    let outbox = till.open();
+    for n in 0..100 {
+        let lane = Message::text("sales", n.to_string()).ordering_key(format!("c{}", n % 7));
+        put(&outbox, &lane).unwrap();
+    }
+    let receiver = |delivery: &Delivery| match delivery.attempt {
+        1 if delivery.id % 9 == 0 => std::panic::panic_any(Bomb),
+        _ => Ok(Outcome::delivered()),
+    };
+    let pump = outbox.pump(receiver);
+    let no_delay = Policy::default().backoff(Duration::from_millis(1), Duration::from_millis(1));
+    let settings = Settings::new().workers(2).default_policy(no_delay);
+    let pump = pump.settings(settings).start().unwrap();
+    wait_until("all of it", || outbox.unsent().unwrap() == 0);
+    pump.stop(HANG).unwrap();
 }
 
 /// Stopping is no failure: what is not taken then is given back as it was.

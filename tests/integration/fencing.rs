@@ -9,7 +9,7 @@ use sqlite_outbox::{Delivery, Event, Message, Outbox, Outcome, Policy, Receipt, 
 use crate::fixture::{Till, put};
 
 struct Two {
-    _till: Till,
+    till: Till,
     clock: ManualClock,
     outbox: Outbox,
     a: Inline,
@@ -27,7 +27,7 @@ impl Two {
         let a = Inline::new(&outbox, Settings::default()).unwrap();
         let b = Mutex::new(Inline::new(&outbox, Settings::default()).unwrap());
         Self {
-            _till: till,
+            till,
             clock,
             outbox,
             a,
@@ -324,6 +324,37 @@ fn the_run_of_a_dead_process_is_taken_back_whole() {
 }
 
 /// A transaction that was full left some of the ripe ones, and with them a reason to look again.
+/// Who holds the claim could not renew it: an application that wrote in one long transaction after the
+/// other made living processes take from each other.
+#[test]
+fn while_nobody_could_write_no_claim_gets_older() {
+    let mut two = Two::new();
+    let receiver = Script::default();
+    let id = put(&two.outbox, &Message::text("sales", "one"))
+        .unwrap()
+        .id();
+    assert_eq!(two.a.cycle(&receiver).unwrap().dispatched, 1);
+    let mut b = two.b.lock().unwrap();
+    two.clock.advance(Duration::from_millis(30_001));
+    b.cycle(&receiver).unwrap();
+    let app = two.till.sql();
+    app.execute_batch("BEGIN IMMEDIATE").unwrap();
+    for _ in 0..3 {
+        two.clock.advance(Duration::from_secs(2));
+        assert!(b.cycle(&receiver).is_err());
+    }
+    app.execute_batch("COMMIT").unwrap();
+    let is_held = || two.outbox.attempts(id).unwrap().is_empty();
+    two.clock.advance(Duration::from_millis(600));
+    b.cycle(&receiver).unwrap();
+    assert!(is_held(), "its holder had no time to renew it");
+    for _ in 0..5 {
+        two.clock.advance(Duration::from_millis(600));
+        b.until_idle(&receiver).unwrap();
+    }
+    assert!(!is_held(), "now it had");
+}
+
 #[test]
 fn a_claim_that_was_just_seen_stale_is_watched_although_others_are_ripe() {
     let mut two = Two::new();

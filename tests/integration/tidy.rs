@@ -130,6 +130,23 @@ fn only_in(allowed: impl Fn(&str) -> bool, words: &[&str], rule: &str) {
     assert!(places.is_empty(), "{rule}:\n{}", places.join("\n"));
 }
 
+/// The logger is code of the application: a panic in it ended the pump.
+#[test]
+fn every_line_of_the_log_is_written_where_a_panic_of_the_logger_ends_nothing() {
+    let macros =
+        ["trace", "debug", "info", "warn", "error", "log"].map(|it| format!("log::{it}!("));
+    let bare = |line: &&String| {
+        macros.iter().any(|it| line.contains(it)) && !line.contains("logged(|| log::")
+    };
+    // Its lines are all written by one call.
+    let sources = rust_files("src").into_iter();
+    let sources = sources.filter(|it| !it.name.starts_with("bin") && it.name != "pump/told.rs");
+    let places: Vec<_> = sources.flat_map(|it| it.places(&["log::"])).collect();
+    let bare: Vec<_> = places.iter().filter(bare).collect();
+    assert!(bare.is_empty(), "{bare:#?}");
+    assert!(places.len() > 5);
+}
+
 fn layer(module: &str) -> Option<u8> {
     let of = |layer: &&(u8, &[&str])| layer.1.contains(&module);
     LAYERS.iter().find(of).map(|(layer, _)| *layer)

@@ -278,8 +278,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         changes: &[
             change(
                 "src/drain/memory.rs",
-                "requests.saturating_sub(self.flight.hung(Some(channel))) * settings.prefetch",
-                "requests.saturating_sub(self.flight.hung(Some(channel))) * settings.prefetch * 1000",
+                "(requests * settings.prefetch).min(",
+                "(requests * settings.prefetch * 1000).min(",
             ),
             change(
                 "src/settings.rs",
