@@ -399,4 +399,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "status = 'dead' AND id < ?3)",
         )],
     },
+    Mutant {
+        name: "an ordering key is not kept",
+        changes: &[change(
+            "src/store/enqueue.rs",
+            "        &message.ordering_key,\n        &message.principal,",
+            "        &None::<String>,\n        &message.principal,",
+        )],
+    },
+    Mutant {
+        name: "a late success changes no dead letter",
+        changes: &[change(
+            SETTLE,
+            "AND message_id = :message_id AND status <> 'sent'\n   AND (status",
+            "AND message_id = :message_id AND status NOT IN ('sent', 'dead')\n   AND (status",
+        )],
+    },
 ];

@@ -183,6 +183,7 @@ pub(super) struct Enqueue {
     pub(super) channel: &'static str,
     pub(super) key: String,
     pub(super) payload: String,
+    pub(super) lane: Option<String>,
     pub(super) id: i64,
     pub(super) heard: Heard,
     /// Not before, and not after.

@@ -146,8 +146,10 @@ impl Life {
         let trait_of = |n: i64| Rng(number.unsigned_abs()).below(n);
         let (wrapped, envelope) = wrap(message, number);
         message = wrapped;
-        if trait_of(3) > 0 {
-            message = message.ordering_key(format!("lane {}", trait_of(97) % self.lanes));
+        let laned = trait_of(3) > 0;
+        let lane = laned.then(|| format!("lane {}", trait_of(97) % self.lanes));
+        if let Some(lane) = &lane {
+            message = message.ordering_key(lane);
         }
         let mut times = [None; 2];
         if new && self.below(12) == 0 {
@@ -171,6 +173,7 @@ impl Life {
             channel,
             key,
             payload,
+            lane,
             id: 0,
             heard: Heard::New,
             times,

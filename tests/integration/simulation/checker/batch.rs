@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::file::{Batch, lane};
-use super::{Checked, Checker, P2, P4, P6, Violation};
+use super::{Checked, Checker, P1, P2, P4, P6, Violation};
 use crate::simulation::history::{Change, Channel, Row, Status, Told, What};
 use crate::simulation::life::CHANNELS;
 
@@ -58,12 +58,20 @@ impl<'a> Checker<'a> {
                 Told::Delivered => {
                     state.evidence = true;
                     state.rejections = 0;
+                    let row = &self.messages[&sent.id].row;
                     if !held {
                         unsure.insert(name);
-                        if self.messages[&sent.id].row.message_id == sent.message_id {
+                        if row.message_id == sent.message_id {
                             late.insert(sent.id);
                         }
                     }
+                    // By now, or noted for whoever holds the claim.
+                    let stands = row.status == Status::Sent
+                        || row.status == Status::Sending && row.settled.is_some()
+                        || row.message_id != sent.message_id;
+                    self.demand(stands || batch.settled >= ROWS, P1, || {
+                        format!("it was taken, and said so: {row:?}")
+                    })?;
                 }
                 _ if !held => {}
                 // An earlier holder delivered it; what this one heard is judged all the same.

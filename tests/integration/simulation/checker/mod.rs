@@ -289,7 +289,11 @@ impl<'a> Checker<'a> {
             };
             let row = &self.messages[&it.id].row;
             if wrote(&it) && !after.iter().any(|other| wrote(&other)) {
-                let asked = it.times == [row.available, row.expires] && it.envelope == row.envelope;
+                let asked = it.times == [row.available, row.expires]
+                    && it.envelope == row.envelope
+                    && it.payload.as_bytes() == row.payload
+                    && it.lane == row.lane
+                    && (it.channel, &it.key) == (&row.channel, &row.key);
                 self.demand(asked, P1, || format!("{it:?} was asked for: {row:?}"))?;
             }
             if it.heard == Heard::Same
