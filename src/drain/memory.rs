@@ -129,6 +129,8 @@ pub(crate) struct Memory {
     pub(crate) next_run: u64,
     /// Messages may have been enqueued by a clock that stood before any honest time.
     pub(crate) rebase: bool,
+    /// The clock was set right since this drain began.
+    pub(crate) repaired: bool,
 }
 
 /// What a committed transaction changes in memory.

@@ -298,6 +298,7 @@ impl Drainer {
         }
         for repair in self.watch.repairs() {
             self.memory.rebase = true;
+            self.memory.repaired |= !matches!(repair, Repair::Horizon);
             self.memory.wish(match repair {
                 Repair::Horizon => Pull::beyond(self.settings.longest_wait()),
                 Repair::WasAhead => Pull::everything(),

@@ -12,7 +12,7 @@ use crate::circuit::Channel;
 use crate::clock::FIRST_HONEST;
 use crate::clock::{Dice, Instant, millis};
 use crate::dispatch::{DeliveredHook, Dispatcher, Failure};
-use crate::drain::flight::{ClaimedRun, Report};
+use crate::drain::flight::{ClaimedRun, Flown, Report};
 use crate::drain::lease::horizon;
 use crate::drain::look::Look;
 use crate::drain::memory::{Changes, Memory, Suspect};
@@ -156,6 +156,7 @@ impl Transact<'_> {
             touched: BTreeMap::new(),
         };
         self.settle(reports, &mut channels, dice, &mut effects)?;
+        self.forgive_heads(&effects)?;
         self.renew(&mut effects)?;
         self.expire(&mut effects)?;
         for lane in self.broken_lanes.iter().take(EXPIRE_STEP) {
@@ -173,6 +174,20 @@ impl Transact<'_> {
             effects.events.push(Event::Expired { messages });
         }
         Ok(effects)
+    }
+
+    /// What became the head of its lane just now, after the clock was set right.
+    fn forgive_heads(&self, effects: &Effects) -> Result<(), Trouble> {
+        if !self.memory.repaired {
+            return Ok(());
+        }
+        let landed = effects.changes.landed.iter();
+        let landed = landed.filter_map(|(run, _)| self.memory.flight.get(*run));
+        let lanes: BTreeSet<(&str, &str)> = landed.filter_map(Flown::lane).collect();
+        for (channel, key) in lanes {
+            self.tolerated(|| upkeep::forgive_head(self.conn, channel, key, self.at.wall))?;
+        }
+        Ok(())
     }
 
     /// Marks what is overdue, if the clock can be believed; before that, what was enqueued by a

@@ -37,6 +37,12 @@ SELECT id, next_attempt_at, coalesce(available_at, 0) AS available_at FROM outbo
 const BRING_FORWARD: &str = "
 UPDATE outbox SET next_attempt_at = ?2 WHERE id = ?1 AND status = 'pending'";
 
+/// The head of a lane that failed at a moment which is still to come. Index `outbox_lane`.
+const FORGIVE_HEAD: &str = "
+UPDATE outbox SET next_attempt_at = ?3
+ WHERE channel = ?1 AND ordering_key = ?2 AND status = 'pending'
+   AND next_attempt_at > ?3 AND last_attempt_at > ?3 AND coalesce(available_at, 0) <= ?3";
+
 /// The newest moment this file knows of: by rowid, and by index `outbox_settled`, loosely.
 pub(crate) const NEWEST_ENQUEUE: &str =
     "SELECT created_at FROM outbox NOT INDEXED ORDER BY id DESC LIMIT 1";
@@ -133,6 +139,18 @@ pub(crate) fn bring_forward(
     }
     let last = found.last().filter(|_| found.len() == limit);
     Ok((found.len(), last.map(|(place, _)| *place)))
+}
+
+/// A message that waited in its lane while the clock was set right has become its head: a back-off
+/// that a wrong clock gave it counts no more.
+pub(crate) fn forgive_head(
+    conn: &Connection,
+    channel: &str,
+    ordering_key: &str,
+    now: i64,
+) -> rusqlite::Result<usize> {
+    conn.prepare_cached(FORGIVE_HEAD)?
+        .execute((channel, ordering_key, now))
 }
 
 /// When the newest message was enqueued: a clock far before that is wrong.

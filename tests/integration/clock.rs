@@ -312,6 +312,32 @@ fn a_clock_set_back_half_a_day_delays_nothing() {
     desk.all_sent(131);
 }
 
+/// What waited in its lane when the clock was set back kept the due time of before, and its lane stood for hours.
+#[test]
+fn a_message_in_back_off_that_waits_behind_another_when_the_clock_is_set_back_is_not_delayed() {
+    let mut desk = Desk::at(START);
+    let lane = |i| sale(i).ordering_key("one");
+    let first = put(&desk.outbox, &lane(0)).unwrap().id();
+    let shop = desk.outbox.clone();
+    let anna = shop.operator("anna");
+    anna.cancel(first).unwrap();
+    put(&desk.outbox, &sale(1)).unwrap();
+    desk.live(SECOND, &up);
+    put(&desk.outbox, &lane(2)).unwrap();
+    desk.live(SECOND, &|_: &Delivery| Ok(Outcome::retry("locked")));
+    assert_eq!(desk.counts().max_attempts, 1);
+    anna.retry(first).unwrap();
+    desk.drain.cycle(&up).unwrap();
+    let call = desk.drain.begin().unwrap();
+    assert_eq!(call.delivery.id, first);
+    desk.clock.jump(-5 * HOUR);
+    desk.drain.cycle(&up).unwrap();
+    put(&desk.outbox, &lane(3)).unwrap();
+    desk.drain.end(call, up(&Delivery::new("sales", "x")));
+    desk.live(MINUTE, &up);
+    desk.all_sent(4);
+}
+
 #[test]
 fn a_restart_with_the_clock_set_back_delays_no_new_or_ready_message() {
     let mut desk = Desk::at(START);
