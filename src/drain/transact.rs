@@ -157,7 +157,7 @@ impl Transact<'_> {
         };
         self.settle(reports, &mut channels, dice, &mut effects)?;
         self.forgive_heads(&effects)?;
-        self.renew(&mut effects)?;
+        let caught_up = self.renew(&mut effects)?;
         self.expire(&mut effects)?;
         for lane in self.broken_lanes.iter().take(EXPIRE_STEP) {
             self.tolerated(|| upkeep::normalise(self.conn, lane))?;
@@ -167,7 +167,9 @@ impl Transact<'_> {
             self.refuse_nameless(&mut effects)?;
             self.pull(&mut channels, &mut effects)?;
             self.take_back(&mut effects)?;
-            self.claim(&mut channels, &mut effects)?;
+            if caught_up {
+                self.claim(&mut channels, &mut effects)?;
+            }
         }
         self.save(channels, &mut effects)?;
         if let Some(messages @ 1..) = effects.expired {
@@ -225,7 +227,8 @@ impl Transact<'_> {
 
     /// Renews before anything is claimed: a process that is late must not take from one that lives.
     /// What is too much for one transaction is renewed by the next, and what ends first comes first.
-    fn renew(&self, effects: &mut Effects) -> Result<(), Trouble> {
+    /// False while something of it is left: who cannot keep what it has claims no more.
+    fn renew(&self, effects: &mut Effects) -> Result<bool, Trouble> {
         let flight = &self.memory.flight;
         let half_spent = match self.proving {
             true => self.settings.lease * 2,
@@ -233,7 +236,7 @@ impl Transact<'_> {
         };
         let (renew, mut lost) = flight.leases_at(self.at, half_spent);
         let (wall, monotonic) = self.lease();
-        let mut rows = 0;
+        let (mut rows, mut caught_up) = (0, true);
         for number in renew {
             let Some(run) = flight.get(number) else {
                 continue;
@@ -241,6 +244,7 @@ impl Transact<'_> {
             rows += run.open.len();
             // The first run goes whatever its length, which a transaction has claimed.
             if rows > self.batch && rows > run.open.len() {
+                caught_up = false;
                 break;
             }
             let mut held = true;
@@ -260,7 +264,7 @@ impl Transact<'_> {
             }
         }
         effects.changes.lost = lost;
-        Ok(())
+        Ok(caught_up)
     }
 
     /// When a lease that begins now ends, on both clocks.

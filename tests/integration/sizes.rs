@@ -315,6 +315,19 @@ fn a_transaction_of_a_drain_renews_sixty_four_claims_at_most_and_those_that_end_
     }
 }
 
+/// With many claims and short leases it claimed on while others took over what it had not renewed.
+#[test]
+fn who_is_behind_with_its_renewals_claims_no_more() {
+    let watched = Watched::new();
+    let mut drain = thousand_claims(&watched, false, Duration::ZERO);
+    watched.clock.advance(Duration::from_secs(16));
+    put(&watched.outbox, &Message::text("stock", "x")).unwrap();
+    for _ in 0..15 {
+        assert_eq!(drain.cycle(&up).unwrap().dispatched, 0);
+    }
+    assert_eq!(drain.cycle(&up).unwrap().dispatched, 1);
+}
+
 #[test]
 fn a_transaction_of_a_drain_makes_sixty_four_messages_due_at_most() {
     for channels in [1, 100] {
