@@ -28,7 +28,8 @@ pub enum Hold {
     /// Every message of the channel: the receiver itself is short of breath.
     #[default]
     Channel,
-    /// Only this message: the receiver counts per recipient.
+    /// Only this message: the receiver counts per recipient. It is then the message's own back-off,
+    /// which a person, a clock that is set right and, in its last 5 s, [`Pump::wake`](crate::Pump::wake) cut short.
     Message,
 }
 

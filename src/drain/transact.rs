@@ -336,6 +336,10 @@ impl Transact<'_> {
             for id in &lost {
                 self.note_loss(*id)?;
             }
+            // Whoever died may have lived by a clock that was set right since.
+            if let Some(key) = key {
+                upkeep::forgive_head(self.conn, channel, key, self.at.wall)?;
+            }
             Ok(lost.len())
         })?;
         Ok(rows.unwrap_or_default())

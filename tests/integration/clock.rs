@@ -338,6 +338,25 @@ fn a_message_in_back_off_that_waits_behind_another_when_the_clock_is_set_back_is
     desk.all_sent(4);
 }
 
+/// The same where the rest of its run was still on the wire when the process died.
+#[test]
+fn a_message_in_back_off_whose_run_died_before_the_clock_was_set_back_is_not_delayed() {
+    let mut desk = Desk::at(START);
+    for i in 0..3 {
+        put(&desk.outbox, &sale(i).ordering_key("one")).unwrap();
+    }
+    assert_eq!(desk.drain.cycle(&up).unwrap().dispatched, 3);
+    // As the first answer of a batch is recorded while the others are awaited.
+    let failed = "UPDATE outbox SET status = 'waiting', attempts = 1, last_attempt_at = ?1,
+                         next_attempt_at = ?1 + 30000 WHERE id = 1";
+    desk.till.sql().execute(failed, [START]).unwrap();
+    desk.clock.jump(-5 * HOUR);
+    desk.crash();
+    put(&desk.outbox, &sale(3).ordering_key("one")).unwrap();
+    desk.live(MINUTE, &up);
+    desk.all_sent(4);
+}
+
 #[test]
 fn a_restart_with_the_clock_set_back_delays_no_new_or_ready_message() {
     let mut desk = Desk::at(START);
