@@ -90,6 +90,25 @@ fn a_late_success_is_true_and_the_first_provider_id_stays() {
     assert_eq!(row.provider_id.as_deref(), Some("INV-A"));
 }
 
+/// The one who took the claim over was told no, and before that the receiver had taken it.
+#[test]
+fn a_late_success_is_true_of_a_dead_letter_too() {
+    let mut two = Two::new();
+    put(&two.outbox, &Message::text("sales", "one")).unwrap();
+    let others = Script::new([Outcome::rejected("422")]);
+    let (clock, b, outbox) = (&two.clock, &two.b, &two.outbox);
+    let late = |_: &Delivery| {
+        lose(clock, b, &others);
+        assert_eq!(outbox.get(1).unwrap().unwrap().status, Status::Dead);
+        Ok(Outcome::Delivered(Receipt::with_id("INV-A")))
+    };
+    two.a.step(&late).unwrap();
+    two.a.step(&late).unwrap();
+    let row = two.outbox.get(1).unwrap().unwrap();
+    assert_eq!((row.status, row.last_error), (Status::Sent, None));
+    assert_eq!(row.provider_id.as_deref(), Some("INV-A"));
+}
+
 /// Freeing the lane at once would let the next message overtake the copy on the wire.
 #[test]
 fn a_late_success_in_a_lane_frees_it_only_with_the_present_holders_report() {

@@ -287,6 +287,32 @@ fn a_late_success_of_the_former_bytes_does_not_settle_the_edited_message() {
     assert_eq!(seen[1].payload, b"new");
 }
 
+/// In a lane it would be noted for whoever has it on the wire, and count as the new bytes' own success.
+#[test]
+fn a_late_success_of_the_former_bytes_is_not_noted_for_the_edited_message_on_the_wire() {
+    let desk = Desk::new();
+    let id = desk.put(Message::text("sales", "old").ordering_key("customer"));
+    let mut asleep = desk.drain();
+    while asleep.step(&up).unwrap().dispatched == 0 {}
+    desk.sql("UPDATE outbox SET status = 'dead', claims = claims + 1");
+    desk.anna().edit(id, "new").unwrap();
+    let mut other = desk.drain();
+    let call = loop {
+        other.cycle(&up).unwrap();
+        if let Some(call) = other.begin() {
+            break call;
+        }
+    };
+    assert_eq!(call.delivery.payload, b"new");
+    asleep.until_idle(&up).unwrap();
+    other.end(call, Ok(Outcome::retry("not taken")));
+    while desk.get(id).status == Status::Sending {
+        other.cycle(&up).unwrap();
+        desk.pass(10);
+    }
+    assert_eq!(desk.states(), ["pending"], "the new bytes were not taken");
+}
+
 /// A dead head holds its lane; what a person does with it decides about those behind.
 #[test]
 fn a_dead_head_holds_its_lane_until_a_person_decides() {

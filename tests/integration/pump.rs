@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, bounded, unbounded};
-use sqlite_outbox::{Delivery, Event, Message, Outbox, Outcome, Settings, Status};
+use sqlite_outbox::{Delivery, Event, Failure, Message, Outbox, Outcome, Settings, Status};
 
 use crate::fixture::{Till, nap, one, put};
 
@@ -424,4 +424,53 @@ fn a_wake_sends_another_probe_when_the_one_that_is_out_hangs() {
     delivered(&events, 4);
     drop(release);
     pump.stop(HANG).unwrap();
+}
+
+/// What was claimed stands in its queue, which is emptied, and behind what its worker sends, which only the
+/// lease can stop.
+#[test]
+fn a_pump_ends_its_runs_when_a_receiver_asks_for_peace() {
+    let till = Till::new();
+    let (outbox, events) = observed(&till);
+    let both = |n: usize| ["a", "b"].map(|lane| (lane, n));
+    outbox
+        .transaction(|tx| {
+            for (lane, n) in (0..8).flat_map(both) {
+                let message = Message::text("sales", format!("{lane}{n}")).ordering_key(lane);
+                outbox.enqueue(tx, &message)?;
+            }
+            anyhow::Ok(())
+        })
+        .unwrap();
+    let (arrive, arrived) = unbounded();
+    let (on_the_wire, other_is_on_the_wire) = bounded(1);
+    let (go_on, may_go_on) = bounded(0);
+    let receiver = move |it: &Delivery| {
+        arrive.send(String::from_utf8(it.payload.clone())?)?;
+        if it.payload == b"a4" {
+            other_is_on_the_wire.recv_timeout(HANG)?;
+            let failure = Failure::new("http_503", "later").after(Duration::from_secs(3_600));
+            return Ok(Outcome::Retry(failure));
+        }
+        if it.payload == b"b4" {
+            on_the_wire.send(())?;
+            may_go_on.recv_timeout(HANG)?;
+        }
+        Ok(Outcome::delivered())
+    };
+    let pump = outbox.pump(receiver).start().unwrap();
+    let until = Instant::now() + HANG;
+    // The workers hear of it before the observer does.
+    while !matches!(events.recv_deadline(until).unwrap(), Event::Channel { .. }) {}
+    go_on.send_deadline((), until).unwrap();
+    let under_way = "SELECT count(*) FROM outbox WHERE status = 'sending'";
+    while one(&till.sql(), under_way) != "0" {
+        assert!(Instant::now() < until, "it never came back");
+        nap(5);
+    }
+    pump.stop(HANG).unwrap();
+    let mut arrived: Vec<String> = arrived.try_iter().collect();
+    arrived.sort();
+    let sent = ["a0", "a1", "a2", "a3", "a4", "b0", "b1", "b2", "b3", "b4"];
+    assert_eq!(arrived, sent);
 }

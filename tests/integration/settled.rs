@@ -69,6 +69,8 @@ fn a_sale_has_its_invoice_exactly_when_its_message_is_sent_whenever_the_power_go
         assert!(disagree.is_empty(), "round {round}: {disagree:?}");
     }
     let sent = sent(&till);
+    let sold = one(&till.sql(), "SELECT count(*) FROM sale");
+    println!("{rounds} kills, {sold} sales, {sent} sent with their invoice, no disagreement");
     // At most what is in flight had arrived and is not recorded.
     assert!(sent > 10 * rounds, "only {sent} sent");
     let outbox = open(&till.path);

@@ -9,6 +9,15 @@ use sqlite_outbox::{Delivery, Message, Outbox, Outcome};
 use super::NOW;
 use crate::fixture::{Rng, long};
 
+/// Messages outside lanes, and as many of one lane. Nothing stands in their way.
+const BESIDE: usize = 20;
+
+/// All of these but [`ODD_ONE`].
+pub(super) const OTHERS: usize = 2 * BESIDE - 1;
+
+/// The dedupe key of the message that foreign hands change.
+pub(super) const ODD_ONE: &str = "free-0";
+
 /// A file by name, made in a folder.
 pub(super) struct Broken {
     pub(super) name: String,
@@ -62,7 +71,7 @@ pub(super) fn encoded(folder: &Path, encoding: &str) -> Vec<u8> {
         .until_idle(&|_: &Delivery| Ok(Outcome::rejected("no")))
         .unwrap();
     put("behind", Some("a"), 10);
-    for n in 0..20 {
+    for n in 0..BESIDE {
         put(&format!("free-{n}"), None, 300);
         put(&format!("lane-{n}"), Some("b"), 300);
     }
@@ -161,8 +170,43 @@ pub(super) fn damaged(good: &[u8]) -> Vec<Broken> {
     all
 }
 
-/// Statements that a foreign hand may run on a good file. The checks are off.
-pub(super) fn scripts() -> Vec<String> {
+/// Triggers that would stand in the way.
+const UNGUARDED: &str = "DROP TRIGGER outbox_place; DROP TRIGGER outbox_status_changed; \
+    DROP TRIGGER outbox_rewritten; DROP TRIGGER outbox_rescheduled;";
+
+const ODD: [&str; 12] = [
+    "NULL",
+    "''",
+    "x''",
+    "x'00ff'",
+    "CAST(x'fffe80' AS TEXT)",
+    "'a' || char(0) || 'b'",
+    "char(10) || char(27) || '[2J' || char(8238)",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "1e308",
+    "-1",
+    "hex(zeroblob(40000))",
+];
+
+/// What a foreign hand runs on a good file. The checks are off.
+pub(super) struct Statement {
+    pub(super) sql: String,
+    /// It changes [`ODD_ONE`] and nothing else.
+    pub(super) one_row: bool,
+}
+
+pub(super) fn statements() -> Vec<Statement> {
+    let all = |sql| Statement {
+        sql,
+        one_row: false,
+    };
+    let one = |sql| Statement { sql, one_row: true };
+    let of_all = of_the_whole_file().into_iter().map(all);
+    of_all.chain(of_one_row().into_iter().map(one)).collect()
+}
+
+fn of_the_whole_file() -> Vec<String> {
     let mut all: Vec<String> = [
         // Foreign tables of our names.
         "DROP TABLE outbox; CREATE TABLE outbox (id INTEGER PRIMARY KEY, body TEXT)",
@@ -255,27 +299,7 @@ pub(super) fn scripts() -> Vec<String> {
         }
         all.push(format!("DELETE FROM outbox_meta WHERE key = '{key}'"));
     }
-    const UNGUARDED: &str = "DROP TRIGGER outbox_place; DROP TRIGGER outbox_status_changed; \
-        DROP TRIGGER outbox_rewritten; DROP TRIGGER outbox_rescheduled;";
-    const ODD: [&str; 12] = [
-        "NULL",
-        "''",
-        "x''",
-        "x'00ff'",
-        "CAST(x'fffe80' AS TEXT)",
-        "'a' || char(0) || 'b'",
-        "char(10) || char(27) || '[2J' || char(8238)",
-        "9223372036854775807",
-        "-9223372036854775808",
-        "1e308",
-        "-1",
-        "hex(zeroblob(40000))",
-    ];
     let columns = [
-        (
-            "outbox",
-            "channel status next_attempt_at claims attempts ordering_key message_id dedupe_key event_type recipient principal content_type available_at expires_at created_at last_attempt_at settled_at provider_id last_error headers answer payload",
-        ),
         (
             "outbox_channel",
             "channel on_dead state since until reason_code reason failures evidence probe_turn rejections paused_at paused_by pause_reason clock_skew",
@@ -294,15 +318,10 @@ pub(super) fn scripts() -> Vec<String> {
         ),
     ];
     for (table, columns) in columns {
-        // One message: the others must go on.
-        let row = match table {
-            "outbox" => " WHERE id = (SELECT min(id) FROM outbox WHERE status = 'pending')",
-            _ => "",
-        };
         for column in columns.split(' ') {
             for value in ODD {
                 all.push(format!(
-                    "{UNGUARDED} UPDATE OR IGNORE {table} SET {column} = {value}{row}"
+                    "{UNGUARDED} UPDATE OR IGNORE {table} SET {column} = {value}"
                 ));
             }
         }
@@ -318,4 +337,16 @@ pub(super) fn scripts() -> Vec<String> {
         all.push(format!("UPDATE outbox SET headers = {headers}"));
     }
     all
+}
+
+fn of_one_row() -> Vec<String> {
+    let columns = "channel status next_attempt_at claims attempts ordering_key message_id dedupe_key event_type recipient principal content_type available_at expires_at created_at last_attempt_at settled_at provider_id last_error headers answer payload";
+    let with_each_value = |column| {
+        ODD.map(|value| {
+            format!(
+                "{UNGUARDED} UPDATE OR IGNORE outbox SET {column} = {value} WHERE dedupe_key = '{ODD_ONE}'"
+            )
+        })
+    };
+    columns.split(' ').flat_map(with_each_value).collect()
 }

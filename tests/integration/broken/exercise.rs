@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use sqlite_outbox::rusqlite::Connection;
 use sqlite_outbox::testing::{Inline, ManualClock};
 use sqlite_outbox::{Delivery, Error, Message, Outbox, Outcome};
 
-use super::NOW;
+use super::{NOW, corpus};
 
 /// What came of it.
 #[derive(Debug, Default)]
@@ -103,4 +104,35 @@ pub(super) fn everything(path: &Path) -> Answers {
     answers.note(outbox.compact());
     look(&outbox, &mut answers);
     answers
+}
+
+/// Drains with a receiver that takes everything, until each message but `odd` counts as sent or two days are over;
+/// how many of them do not.
+pub(super) fn unsent_beside(path: &Path, odd: &str) -> usize {
+    let clock = ManualClock::at(NOW + 1_000);
+    let options = Outbox::options().clock(clock.shared());
+    let unsent = || {
+        let sent = Connection::open(path).unwrap().query_row(
+            "SELECT count(*) FROM outbox WHERE status = 'sent' AND dedupe_key <> ?1
+                AND (dedupe_key LIKE 'free-%' OR dedupe_key LIKE 'lane-%')",
+            [odd],
+            |row| row.get::<_, u32>(0),
+        );
+        corpus::OTHERS - sent.unwrap_or_default() as usize
+    };
+    let drain = options
+        .open(path)
+        .and_then(|it| Inline::new(&it, Default::default()));
+    let Ok(mut drain) = drain else {
+        return unsent();
+    };
+    for _ in 0..48 {
+        // What it could not do counts by what is left.
+        let _ = drain.until_idle(&|_: &Delivery| Ok(Outcome::delivered()));
+        if unsent() == 0 {
+            break;
+        }
+        clock.advance(Duration::from_secs(3_600));
+    }
+    unsent()
 }
