@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use sqlite_outbox::testing::{Inline, ManualClock};
 use sqlite_outbox::{
-    ChannelState, Counts, Delivery, Dispatcher, Event, Failure, Message, Outbox, Outcome, Settings,
-    Status,
+    ChannelState, Counts, Delivery, Dispatcher, Event, Failure, Message, Outbox, Outcome, Policy,
+    Settings, Status,
 };
 
 use crate::fixture::{Till, one, put};
@@ -171,19 +171,63 @@ fn a_till_that_boots_in_1970_sends_and_then_jumps_to_now() {
 
 #[test]
 fn messages_enqueued_in_1970_with_a_life_of_hours_live_for_hours_from_now() {
+    a_life_of_hours_begins_anew(5 * MINUTE);
+}
+
+/// Where the battery is dead, the clock may stand at the day of the firmware.
+#[test]
+fn messages_enqueued_in_2015_with_a_life_of_hours_live_for_hours_from_now() {
+    a_life_of_hours_begins_anew(1_420_070_400_000);
+}
+
+fn a_life_of_hours_begins_anew(wrong: i64) {
     // More than are mended in one step: the rest used to expire in the same transaction.
-    let mut desk = Desk::at(5 * MINUTE);
+    let mut desk = Desk::at(wrong);
     for i in 0..200 {
         put(&desk.outbox, &sale(i).ttl(Duration::from_secs(4 * 3600))).unwrap();
     }
     desk.live(MINUTE, &down);
-    desk.clock.jump(START);
+    desk.clock.jump(START - wrong);
     desk.live(HOUR, &down);
     let counts = desk.counts();
     assert_eq!((counts.expired, counts.dead), (0, 0), "{counts:?}");
     // They are meant to end all the same.
     desk.live(4 * HOUR, &down);
     assert_eq!(desk.counts().expired, 200, "{:?}", desk.counts());
+}
+
+/// A message dies of its own budget only when it is a day old, by moments that can be believed.
+#[test]
+fn a_first_charge_in_1970_makes_no_message_old_enough_to_die() {
+    let mut desk = Desk::at(5 * MINUTE);
+    let second = Duration::from_secs(1);
+    let policy = Policy::default().max_attempts(2).backoff(second, second);
+    desk.drain = Inline::new(&desk.outbox, settings().default_policy(policy)).unwrap();
+    let bad = put(&desk.outbox, &Message::text("sales", "bad"))
+        .unwrap()
+        .id();
+    let receiver = |it: &Delivery| {
+        Ok(match it.payload == b"bad" {
+            true => Outcome::retry("500"),
+            false => Outcome::delivered(),
+        })
+    };
+    let mut sales = 0..;
+    let mut charge = |desk: &mut Desk, attempts: i64| {
+        while desk.outbox.get(bad).unwrap().unwrap().attempts < attempts {
+            let sale = sales.next().unwrap();
+            assert!(sale < 1_000, "never charged");
+            desk.sell(sale, 1);
+            desk.live(SECOND, &receiver);
+        }
+    };
+    charge(&mut desk, 1);
+    desk.clock.jump(START);
+    // Until the clock is believed, nothing dies of age.
+    desk.live(5 * MINUTE, &receiver);
+    charge(&mut desk, 5);
+    let row = desk.outbox.get(bad).unwrap().unwrap();
+    assert_eq!(row.status, Status::Pending, "{row:?}");
 }
 
 #[test]

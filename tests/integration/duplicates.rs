@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sqlite_outbox::{Enqueued, Error, Message, OnDuplicate, Outbox, Status};
 
+use crate::desk::{Desk, MINUTE, up};
 use crate::fixture::{Till, argument, child, nap, put, succeeded};
 
 fn sale(key: &str) -> Message {
@@ -269,6 +270,22 @@ fn the_latest_replaces_what_was_never_attempted_in_its_place() {
         Enqueued::Replaced { id: 2 }
     );
     assert_eq!(outbox.get(2).unwrap().unwrap().status, Status::Waiting);
+}
+
+#[test]
+fn what_replaces_a_message_has_its_own_end_or_none() {
+    let desk = Desk::new();
+    let newer = |text: &str| {
+        let message = Message::text("sales", text).dedupe_key("S-1");
+        message.on_duplicate(OnDuplicate::Replace)
+    };
+    let id = desk.put(newer("old").ttl(Duration::from_secs(60)));
+    desk.put(newer("new"));
+    assert_eq!(desk.get(id).expires_at, None);
+    desk.pass(5 * MINUTE);
+    let mut drain = desk.drain();
+    desk.live(&mut drain, 5 * MINUTE, &up);
+    assert_eq!(desk.states(), ["sent"]);
 }
 
 #[test]

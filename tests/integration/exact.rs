@@ -411,3 +411,69 @@ fn nothing_expires_by_a_clock_that_has_not_proved_itself() {
     }
     assert_eq!(outbox.get(2).unwrap().unwrap().status, Status::Expired);
 }
+
+/// Until they are recorded a kill repeats them: so they wait for others a few milliseconds, and not at all
+/// where most have come back.
+#[test]
+fn an_answer_is_recorded_while_other_calls_go_on() {
+    let till = Till::new();
+    let (clock, outbox) = till.manual(NOW);
+    let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
+    warm(&outbox, &mut drain);
+    for _ in 0..8 {
+        put(&outbox, &Message::text("sales", "x")).unwrap();
+    }
+    while drain.cycle(&up).unwrap().dispatched == 0 {
+        clock.advance(Duration::from_millis(10));
+    }
+    let mut calls: Vec<_> = std::iter::from_fn(|| drain.begin()).collect();
+    assert_eq!(calls.len(), 8);
+    let under_way = || {
+        let sending = "SELECT count(*) FROM outbox WHERE status = 'sending'";
+        one(&till.sql(), sending).parse::<usize>().unwrap()
+    };
+    drain.end(calls.pop().unwrap(), Ok(Outcome::delivered()));
+    drain.cycle(&up).unwrap();
+    clock.advance(Duration::from_millis(5));
+    drain.cycle(&up).unwrap();
+    assert_eq!(under_way(), 7, "one that came back alone");
+    for call in calls.split_off(3) {
+        drain.end(call, Ok(Outcome::delivered()));
+    }
+    drain.cycle(&up).unwrap();
+    assert_eq!(under_way(), 3, "most of them");
+}
+
+/// It stands among the retries as before, so that it takes no turn of a message that was never tried.
+#[test]
+fn what_is_given_back_is_due_at_once_as_what_it_was() {
+    let till = Till::new();
+    let (clock, outbox) = till.manual(NOW);
+    let mut drain = Inline::new(&outbox, Settings::default()).unwrap();
+    warm(&outbox, &mut drain);
+    put(&outbox, &Message::text("sales", "tried")).unwrap();
+    drain
+        .until_idle(&|_: &Delivery| Ok(Outcome::retry("later")))
+        .unwrap();
+    clock.advance(Duration::from_secs(3_600));
+    put(&outbox, &Message::text("sales", "new")).unwrap();
+    while drain.cycle(&up).unwrap().dispatched == 0 {
+        clock.advance(Duration::from_millis(10));
+    }
+    drain.stop();
+    while !drain.is_empty() {
+        drain.cycle(&up).unwrap();
+        clock.advance(Duration::from_millis(10));
+    }
+    let due = |text: &str| {
+        let sql = "SELECT next_attempt_at FROM outbox WHERE status = 'pending' AND payload = ";
+        let due = one(&till.sql(), &format!("{sql}'{text}'"));
+        due.parse::<i64>().unwrap()
+    };
+    assert!(
+        (1..=clock.now()).contains(&due("tried")),
+        "{}",
+        due("tried")
+    );
+    assert_eq!(due("new"), 0);
+}

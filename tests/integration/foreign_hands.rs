@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use sqlite_outbox::rusqlite::Connection;
+use sqlite_outbox::rusqlite::config::DbConfig;
 use sqlite_outbox::testing::{Inline, Script};
 use sqlite_outbox::{Delivery, Error, Message, Outbox, Outcome, Policy, Settings, Status};
 
+use crate::desk::{Desk, HOUR, START, up};
 use crate::fixture::{Till, one, put};
 
 const NOW: i64 = 1_800_000_000_000;
@@ -32,6 +34,22 @@ fn a_dead_letter_that_is_set_pending_by_hand_is_not_taken_for_sent() {
     outbox.draining(&down).now().run().unwrap();
     assert_eq!(outbox.get(1).unwrap().unwrap().status, Status::Pending);
     assert_eq!(outbox.drain(&delivered).unwrap().sent, 1);
+}
+
+/// A connection that has turned triggers off moves nobody up, and no commit tells of it.
+#[test]
+fn a_lane_whose_head_was_settled_without_triggers_goes_on() {
+    let desk = Desk::new();
+    let ids = desk.lane("customer", 3);
+    let hand = desk.till.sql();
+    hand.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)
+        .unwrap();
+    let settle = "UPDATE outbox SET status = 'sent', settled_at = ?1 WHERE id = ?2";
+    hand.execute(settle, [START, ids[0]]).unwrap();
+    assert_eq!(desk.states(), ["sent", "waiting", "waiting"]);
+    let mut drain = desk.drain();
+    desk.live(&mut drain, HOUR, &up);
+    assert_eq!(desk.states(), ["sent"; 3]);
 }
 
 /// A run used to take every waiting member behind its head, past a dead one that holds them.

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use sqlite_outbox::testing::{Inline, Script};
 use sqlite_outbox::{
-    Delivery, Dispatcher, Event, Failure, Message, OnDead, Outcome, Policy, Run, Settings, Status,
+    Delivery, Dispatcher, Event, Failure, Hold, Message, OnDead, Outcome, Policy, Run, Settings,
+    Status,
 };
 
-use crate::desk::{Desk, HOUR, MINUTE, rejects, status, up};
+use crate::desk::{Desk, HOUR, MINUTE, SECOND, rejects, status, up};
 use crate::fixture::{Till, nap, put};
 
 /// Lives on for an hour and returns the arrivals of the lane, first ones only; counts the others.
@@ -385,4 +386,28 @@ fn a_lane_goes_on_once_where_a_run_is_recorded_before_its_worker_returns() {
     assert_eq!(drain.run().unwrap().sent, 100);
     let arrived = receiver.0.into_inner().unwrap();
     assert!(arrived.is_sorted() && arrived.len() == 100, "{arrived:?}");
+}
+
+/// A run takes the followers of its head along, but not one that its receiver has put off.
+#[test]
+fn a_follower_keeps_its_own_moment_when_a_person_brings_one_before_it_back() {
+    let desk = Desk::new();
+    let ids = desk.lane("customer", 2);
+    desk.anna().cancel(ids[0]).unwrap();
+    desk.put(Message::text("sales", "something"));
+    let policy = Policy::default().retry_after(Hold::Message);
+    let mut drain = desk.drain_with(Settings::default().default_policy(policy));
+    let later = |it: &Delivery| {
+        Ok(match it.payload == b"2" {
+            true => Outcome::Retry(status(429).after(Duration::from_secs(3_600))),
+            false => Outcome::delivered(),
+        })
+    };
+    desk.live(&mut drain, 10 * SECOND, &later);
+    assert_eq!(desk.states(), ["cancelled", "pending", "sent"]);
+    desk.anna().retry(ids[0]).unwrap();
+    desk.live(&mut drain, MINUTE, &up);
+    assert_eq!(desk.states(), ["sent", "pending", "sent"]);
+    desk.live(&mut drain, HOUR, &up);
+    assert_eq!(desk.states(), ["sent"; 3]);
 }

@@ -11,6 +11,7 @@ use sqlite_outbox::{
     HttpDispatcher, Message, Outbox, Outcome, Policy, Pump, Route, Settings,
 };
 
+use crate::exact::warm;
 use crate::fixture::{Till, argument, child, column, nap, one, put, succeeded};
 use crate::server::{Answer, Seen, Server, ok, respond};
 
@@ -505,6 +506,27 @@ fn recovery_starts_with_one_and_grows_with_what_arrives() {
         let delivered: usize = sizes[..at].iter().sum();
         assert!(sizes[at] <= 1 + delivered, "{sizes:?}");
     }
+}
+
+/// It was well itself, and has read of it in the file.
+#[test]
+fn after_anothers_trouble_a_process_starts_slowly_too() {
+    let till = Till::new();
+    let (clock, outbox) = till.manual(1_800_000_000_000);
+    let [mut troubled, mut other] =
+        [(); 2].map(|()| Inline::new(&outbox, Settings::default()).unwrap());
+    let up = |_: &Delivery| Ok(Outcome::delivered());
+    warm(&outbox, &mut other);
+    fill(&outbox, "sales", 3);
+    let down = |_: &Delivery| Ok(Outcome::unreachable("refused"));
+    troubled.until_idle(&down).unwrap();
+    assert_eq!(channel(&outbox, "sales").state, ChannelState::Offline);
+    assert_eq!(other.cycle(&up).unwrap().dispatched, 0);
+    clock.advance(Duration::from_secs(60));
+    troubled.until_idle(&up).unwrap();
+    assert_eq!(channel(&outbox, "sales").state, ChannelState::Ok);
+    fill(&outbox, "sales", 100);
+    assert_eq!(other.cycle(&up).unwrap().dispatched, 1);
 }
 
 /// What had been claimed ahead used to be sent all the same, one by one: sixty timeouts in a row,

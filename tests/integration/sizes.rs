@@ -371,3 +371,24 @@ fn a_transaction_of_a_drain_takes_back_sixty_four_claims_and_a_run_at_most() {
     let most = watched.largest();
     assert!((16..=64 + 16 + 4).contains(&most), "{most} taken back");
 }
+
+/// Else a thousand dead letters that are brought back would keep today's sales waiting.
+#[test]
+fn what_is_due_again_leaves_half_of_the_room_to_what_is_new() {
+    let watched = Watched::new();
+    let mut drain = Inline::new(&watched.outbox, Settings::default()).unwrap();
+    warm(&watched.outbox, &mut drain);
+    watched.fill(100, &Message::text("sales", "tried"));
+    let tried = "UPDATE outbox SET next_attempt_at = 1 WHERE status = 'pending'";
+    watched.till.sql().execute(tried, []).unwrap();
+    watched.fill(100, &Message::text("sales", "new"));
+    drain.cycle(&up).unwrap();
+    let claimed = |payload: &str| {
+        let sql = "SELECT count(*) FROM outbox WHERE status = 'sending' AND payload = ";
+        one(&watched.till.sql(), &format!("{sql}'{payload}'"))
+    };
+    assert_eq!(
+        (claimed("tried"), claimed("new")),
+        ("32".into(), "32".into())
+    );
+}

@@ -80,6 +80,49 @@ fn a_duplicate_with_other_content_is_kept_aside_and_shown() {
 }
 
 #[test]
+fn a_duplicate_that_differs_in_any_column_is_kept_aside_once() {
+    let values = [
+        ("payload", ["'[1]'", "x'7b7d00'"]),
+        ("event_type", ["'sale'", "'refund'"]),
+        ("recipient", ["'anna'", "'boris'"]),
+        ("ordering_key", ["'till-1'", "'till-2'"]),
+        ("principal", ["'anna'", "'boris'"]),
+        ("content_type", ["'text/plain'", "'text/csv'"]),
+        (
+            "headers",
+            ["'{\"X-Kind\": \"a\"}'", "'{\"X-Kind\": \"b\"}'"],
+        ),
+        ("available_at", ["5000", "6000"]),
+        ("expires_at", ["4000000000000", "5000000000000"]),
+    ];
+    for (name, others) in values {
+        let (_till, conn) = till();
+        let put = |value: Option<&str>| {
+            let (payload, more, value) = match (name, value) {
+                ("payload", Some(value)) => (value, "", String::new()),
+                (_, Some(value)) => ("'{}'", name, value.to_string()),
+                (_, None) => ("'{}'", "", String::new()),
+            };
+            let comma = if more.is_empty() { "" } else { ", " };
+            let insert = format!(
+                "INSERT INTO outbox (channel, dedupe_key, payload{comma}{more})
+                 VALUES ('sales', 'S-1', {payload}{comma}{value})
+                 ON CONFLICT (channel, dedupe_key) DO NOTHING"
+            );
+            conn.execute(&insert, []).unwrap()
+        };
+        assert_eq!(put(None), 1);
+        for other in [others[0], others[0], others[1], others[0]] {
+            assert_eq!(put(Some(other)), 0);
+        }
+        assert_eq!(put(None), 0);
+        let kept = format!("SELECT quote({name}) FROM outbox_conflict ORDER BY id");
+        let others = others.map(|it| it.replace("x'7b7d00'", "X'7B7D00'"));
+        assert_eq!(column(&conn, &kept), others, "{name}");
+    }
+}
+
+#[test]
 fn or_ignore_does_not_swallow_an_impossible_message() {
     let (_till, conn) = till();
     let bad = [
@@ -126,6 +169,13 @@ fn a_scheduled_message_is_due_at_its_time() {
     conn.execute_batch("UPDATE outbox SET available_at = NULL WHERE id = 2")
         .unwrap();
     assert_eq!(column(&conn, due), ["7000", "0"]);
+    // Once it was tried, it is due when its back-off is over.
+    conn.execute_batch(
+        "UPDATE outbox SET claims = 1, next_attempt_at = 8000 WHERE id = 1;
+         UPDATE outbox SET available_at = 9000 WHERE id = 1;",
+    )
+    .unwrap();
+    assert_eq!(column(&conn, due), ["8000", "0"]);
 }
 
 #[test]

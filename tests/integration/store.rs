@@ -4,6 +4,7 @@ use std::path::Path;
 
 use sqlite_outbox::{Enqueued, Error, Message, Outbox, Result, SCHEMA, SCHEMA_VERSION};
 
+use crate::desk::{Desk, SECOND, up};
 use crate::fixture::{Till, argument, child, column, nap, one, put, succeeded};
 
 const EITHER_WAY: [fn(&Path) -> Result<Outbox>; 2] = [
@@ -320,6 +321,26 @@ fn nobody_writes_where_a_newer_program_may_have_forbidden_it() {
             );
         }
     }
+}
+
+/// It has looked when it began, and looks again before each transaction that follows a commit of others.
+#[test]
+fn a_drain_at_work_writes_nothing_more_once_a_newer_program_forbids_it() {
+    let desk = Desk::new();
+    let mut drain = desk.drain();
+    desk.put(Message::text("sales", "one"));
+    desk.live(&mut drain, SECOND, &up);
+    assert_eq!(desk.states(), ["sent"]);
+    desk.put(Message::text("sales", "two"));
+    let newer = SCHEMA_VERSION + 1;
+    stamp(&desk.till, newer, newer);
+    for _ in 0..5 {
+        let error = drain.step(&up).unwrap_err();
+        assert!(matches!(error, Error::SchemaTooNew { .. }), "{error:?}");
+        desk.pass(SECOND);
+    }
+    let claims = "SELECT claims FROM outbox";
+    assert_eq!(column(&desk.till.sql(), claims), ["1", "0"]);
 }
 
 #[test]

@@ -149,14 +149,18 @@ fn a_route_may_judge_a_status_otherwise() {
     });
     let route = Route::post(server.url("/"))
         .delivered_on([409])
-        .rejected_on([417])
-        .retried_on([400]);
+        .rejected_on([417, 202])
+        .retried_on([400, 207]);
     let dispatcher = over(route);
     delivered(send(&dispatcher, &sale()));
-    status.store(417, Ordering::SeqCst);
-    rejected(send(&dispatcher, &sale()));
-    status.store(400, Ordering::SeqCst);
-    retry(send(&dispatcher, &sale()));
+    for refused in [417, 202] {
+        status.store(refused, Ordering::SeqCst);
+        rejected(send(&dispatcher, &sale()));
+    }
+    for put_off in [400, 207] {
+        status.store(put_off, Ordering::SeqCst);
+        retry(send(&dispatcher, &sale()));
+    }
 }
 
 #[test]

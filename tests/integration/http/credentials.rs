@@ -351,3 +351,30 @@ fn a_byte_order_mark_of_an_editor_is_no_part_of_a_secret_and_other_headers_carry
     assert!(dispatcher.unreadable_secrets().is_empty());
     delivered(send(&dispatcher, &sale()));
 }
+
+/// So a call takes twice its time limit at most, whatever the receiver thinks of next.
+#[test]
+fn nothing_is_repeated_once_the_time_of_the_route_is_over() {
+    let server = Server::start(|seen| match seen.number {
+        1 => respond(401, &[], ""),
+        2 => respond(417, &[], ""),
+        _ => ok(),
+    });
+    let limit = Duration::from_secs(1);
+    let route = Route::post(server.url("/")).timeout(limit).credentials(
+        move |request: &CredentialRequest<'_>| {
+            let token = match request.rejected {
+                true => {
+                    std::thread::sleep(limit);
+                    "fresh"
+                }
+                false => "old",
+            };
+            Ok(Credential::Bearer(token.into()))
+        },
+    );
+    let mut large = sale();
+    large.payload = vec![b'1'; 200 * 1024];
+    retry(send(&over(route), &large));
+    assert_eq!(server.seen().len(), 2);
+}
