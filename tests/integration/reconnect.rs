@@ -543,7 +543,16 @@ fn what_was_claimed_ahead_is_given_back_when_the_channel_is_in_trouble() {
     ];
     for trouble in troubles {
         let till = Till::new();
-        let outbox = till.open();
+        let (on_the_way, told) = crossbeam_channel::bounded::<()>(0);
+        let on_the_way = Mutex::new(Some(on_the_way));
+        let outbox = Outbox::options()
+            .observer(move |event: &Event| {
+                if let Event::Channel { .. } = event {
+                    on_the_way.lock().unwrap().take();
+                }
+            })
+            .open(&till.path)
+            .unwrap();
         fill(&outbox, "sales", 300);
         let arrived = AtomicUsize::new(0);
         let receiver = |_: &Delivery| {
@@ -551,7 +560,13 @@ fn what_was_claimed_ahead_is_given_back_when_the_channel_is_in_trouble() {
             if number < 100 {
                 return Ok(Outcome::delivered());
             }
-            nap(300);
+            // Two failures are trouble; the others come back when it is known.
+            if number >= 102 {
+                assert!(
+                    told.recv_timeout(HANG)
+                        .is_err_and(|it| it.is_disconnected())
+                );
+            }
             Ok(trouble())
         };
         let report = outbox.drain(&receiver).unwrap();

@@ -336,18 +336,19 @@ fn the_judgement_names_tests_and_scripts_that_exist() {
 }
 
 #[test]
-fn the_cases_name_tests_that_exist() {
+fn the_cases_and_the_proof_name_tests_that_exist() {
     let tests = tests();
-    let text = read("CASES.md");
-    let named: Vec<&str> = text
-        .split('`')
-        .skip(1)
-        .step_by(2)
-        .filter(|it| it.contains("::"))
-        .collect();
-    let missing: Vec<_> = named.iter().filter(|it| !tests.contains(**it)).collect();
-    assert!(missing.is_empty(), "no such test: {missing:#?}");
-    assert!(named.len() > 70, "only {} found", named.len());
+    for (page, least) in [("CASES.md", 70), ("RELIABILITY.md", 15)] {
+        let text = read(page);
+        // Commands have names of modules.
+        let prose: String = text.split("```").step_by(2).collect();
+        let quoted = prose.split('`').skip(1).step_by(2);
+        let of_a_test = |it: &&str| it.contains("::") && it.starts_with(char::is_lowercase);
+        let named: Vec<_> = quoted.filter(of_a_test).collect();
+        let missing: Vec<_> = named.iter().filter(|it| !tests.contains(**it)).collect();
+        assert!(missing.is_empty(), "{page}: no such test: {missing:#?}");
+        assert!(named.len() > least, "{page}: only {} found", named.len());
+    }
 }
 
 /// The application may open its file with an old SQLite, which then reads our triggers and views.
