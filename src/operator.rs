@@ -245,7 +245,9 @@ impl<'a> Operator<'a> {
         self.write(|conn, deed| operate::on_dead(conn, channel, choice, deed))?;
         let mut after = Some(0);
         while let Some(last) = after {
-            after = self.step(|conn, _| operate::mend_lanes(conn, channel, last, steps::STEP))?;
+            after = self.step(|conn, deed| {
+                operate::mend_lanes(conn, channel, (last, steps::STEP), deed.now)
+            })?;
         }
         Ok(())
     }

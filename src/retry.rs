@@ -29,7 +29,8 @@ pub enum Hold {
     #[default]
     Channel,
     /// Only this message: the receiver counts per recipient. It is then the message's own back-off,
-    /// which a person, a clock that is set right and, in its last 5 s, [`Pump::wake`](crate::Pump::wake) cut short.
+    /// which a person, a clock that is set right and, where it is uncharged and of 5 s at most,
+    /// [`Pump::wake`](crate::Pump::wake) cut short.
     Message,
 }
 
@@ -77,7 +78,8 @@ impl Policy {
     }
 
     /// Messages of this channel sent per second at most, on average, by this process; a second's worth
-    /// may go out at once, and after calls that took long as much again of what had waited for them. What is no positive number sets no limit. Default: none.
+    /// may go out at once, and after calls that took long as much again of what had waited for them, and one more
+    /// for each worker. What is no positive number sets no limit. Default: none.
     pub fn rate(mut self, per_second: f64) -> Self {
         self.rate = (per_second.is_finite() && per_second > 0.0).then_some(per_second.max(0.001));
         self

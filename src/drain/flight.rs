@@ -105,14 +105,6 @@ pub(crate) struct Flown {
     lane: Option<Lane>,
 }
 
-impl Flown {
-    /// Channel and ordering key, if it has one.
-    pub(crate) fn lane(&self) -> Option<(&str, &str)> {
-        let lane = self.lane.as_ref()?;
-        Some((&self.channel, &lane.ordering_key))
-    }
-}
-
 /// The lane of a run.
 #[derive(Debug)]
 pub(crate) struct Lane {

@@ -162,7 +162,7 @@ impl Drainer {
             self.sweep = Some(upkeep::LaneCursor::default());
         }
         if let Some(cursor) = self.sweep.take() {
-            let (found, rest) = upkeep::headless_lanes(&self.conn, cursor, SWEEP_STEP)?;
+            let (found, rest) = upkeep::headless_lanes(&self.conn, cursor, at.wall, SWEEP_STEP)?;
             self.broken_lanes.extend(found);
             self.sweep = rest;
             self.sweep_at = at.monotonic.saturating_add(SWEEP_EVERY);

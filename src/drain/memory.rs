@@ -49,6 +49,8 @@ pub(crate) struct Suspect {
 pub(crate) struct Pull {
     pub(crate) after: i64,
     pub(crate) until: i64,
+    /// Whether a back-off is ignored too, and no mere delay only.
+    pub(crate) earned: bool,
     /// Whether probes come forward too.
     pub(crate) probes: bool,
     /// When the holds of channels end by a clock that has gone back: what was left of them.
@@ -70,6 +72,7 @@ impl Pull {
         Self {
             after: 0,
             until: GIVE_BACK_MAX,
+            earned: false,
             probes: true,
             holds: HashMap::new(),
             cursor: PullCursor::default(),
@@ -80,6 +83,7 @@ impl Pull {
     pub(crate) fn everything() -> Self {
         Self {
             until: i64::MAX,
+            earned: true,
             ..Self::given_back()
         }
     }
@@ -129,8 +133,6 @@ pub(crate) struct Memory {
     pub(crate) next_run: u64,
     /// Messages may have been enqueued by a clock that stood before any honest time.
     pub(crate) rebase: bool,
-    /// The clock was set right since this drain began.
-    pub(crate) repaired: bool,
 }
 
 /// What a committed transaction changes in memory.

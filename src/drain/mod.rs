@@ -150,8 +150,9 @@ impl Drainer {
         let plausible = at.wall.saturating_add(365 * 24 * 3600 * 1000);
         let since = channels.values().filter_map(|it| it.since);
         let changed = since.filter(|since| *since < plausible).max();
+        let stamped = upkeep::newest_stamp(&conn)?;
         Ok(Self {
-            watch: ClockWatch::new(at, changed.max(upkeep::newest_enqueue(&conn)?)),
+            watch: ClockWatch::new(at, changed.max(stamped)),
             memory: Memory::new(channels),
             data_version: data_version(&conn)?,
             log: Log::of(&conn, is_wal),
@@ -298,7 +299,6 @@ impl Drainer {
         }
         for repair in self.watch.repairs() {
             self.memory.rebase = true;
-            self.memory.repaired |= !matches!(repair, Repair::Horizon);
             self.memory.wish(match repair {
                 Repair::Horizon => Pull::beyond(self.settings.longest_wait()),
                 Repair::WasAhead => Pull::everything(),

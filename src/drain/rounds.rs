@@ -54,6 +54,9 @@ impl Transact<'_> {
             next.push((name.clone(), standing));
             next.len() < CHANNELS
         })?;
+        let bring = |channel: &str, range, limit| {
+            upkeep::bring_forward(self.conn, channel, now, range, pull.earned, limit)
+        };
         let mut left = self.batch;
         for (name, standing) in next {
             if left == 0 {
@@ -65,8 +68,7 @@ impl Transact<'_> {
             if let Some(served) = name.as_str().filter(|it| self.dispatcher.serves(it)) {
                 if standing.last_due.is_some_and(|it| (it, i64::MAX) > after) {
                     let range = (after, until);
-                    let brought = self
-                        .tolerated(|| upkeep::bring_forward(self.conn, served, now, range, left))?;
+                    let brought = self.tolerated(|| bring(served, range, left))?;
                     let (rows, due) = brought.unwrap_or_default();
                     if due.is_some() {
                         effects.changes.pulled = Some(Some(PullCursor { channel, due }));

@@ -59,6 +59,7 @@ impl Transact<'_> {
             let wrote = self.guarded(report.id, effects, |_| {
                 settle::record(self.conn, claim, &Verdict::Released, 0, 0, self.at.wall)
             })?;
+            self.heed_fence(report, wrote.as_ref(), effects);
             if wrote == Some(Recorded::Yes) && matches!(report.told, Told::Interrupted) {
                 let failure = Failure::new("interrupted", "the outbox was stopped meanwhile");
                 settle::log_attempt(
@@ -77,6 +78,7 @@ impl Transact<'_> {
         // A claim that passed on tells nothing about the channel as it is now, unless it arrived.
         let arrived = matches!(outcome, Outcome::Delivered(_));
         if !arrived && !settle::is_ours(self.conn, claim)? {
+            effects.changes.lost.push(report.run);
             effects.events.push(Event::Late {
                 id: report.id,
                 delivered: false,
@@ -132,6 +134,7 @@ impl Transact<'_> {
                 self.at.wall,
             )
         })?;
+        self.heed_fence(report, wrote.as_ref(), effects);
         match wrote {
             None => {}
             Some(Recorded::Yes) => self.recorded(delivery, verdict, effects)?,
@@ -140,6 +143,13 @@ impl Transact<'_> {
             Some(Recorded::Late) => self.late(delivery, &verdict, policy.keep_answer, effects)?,
         }
         Ok(())
+    }
+
+    /// A message of the run has passed on, and with it the others: nothing goes on behind them.
+    fn heed_fence(&self, report: &Report, wrote: Option<&Recorded>, effects: &mut Effects) {
+        if wrote == Some(&Recorded::Late) {
+            effects.changes.lost.push(report.run);
+        }
     }
 
     /// Whether many rows may be changed by one statement.

@@ -12,7 +12,7 @@ use crate::circuit::Channel;
 use crate::clock::FIRST_HONEST;
 use crate::clock::{Dice, Instant, millis};
 use crate::dispatch::{DeliveredHook, Dispatcher, Failure};
-use crate::drain::flight::{ClaimedRun, Flown, Report};
+use crate::drain::flight::{ClaimedRun, Report};
 use crate::drain::lease::horizon;
 use crate::drain::look::Look;
 use crate::drain::memory::{Changes, Memory, Suspect};
@@ -156,11 +156,10 @@ impl Transact<'_> {
             touched: BTreeMap::new(),
         };
         self.settle(reports, &mut channels, dice, &mut effects)?;
-        self.forgive_heads(&effects)?;
         let caught_up = self.renew(&mut effects)?;
         self.expire(&mut effects)?;
         for lane in self.broken_lanes.iter().take(EXPIRE_STEP) {
-            self.tolerated(|| upkeep::normalise(self.conn, lane))?;
+            self.tolerated(|| upkeep::normalise(self.conn, lane, self.at.wall))?;
             effects.lanes_mended += 1;
         }
         if self.claiming {
@@ -176,20 +175,6 @@ impl Transact<'_> {
             effects.events.push(Event::Expired { messages });
         }
         Ok(effects)
-    }
-
-    /// What became the head of its lane just now, after the clock was set right.
-    fn forgive_heads(&self, effects: &Effects) -> Result<(), Trouble> {
-        if !self.memory.repaired {
-            return Ok(());
-        }
-        let landed = effects.changes.landed.iter();
-        let landed = landed.filter_map(|(run, _)| self.memory.flight.get(*run));
-        let lanes: BTreeSet<(&str, &str)> = landed.filter_map(Flown::lane).collect();
-        for (channel, key) in lanes {
-            self.tolerated(|| upkeep::forgive_head(self.conn, channel, key, self.at.wall))?;
-        }
-        Ok(())
     }
 
     /// Marks what is overdue, if the clock can be believed; before that, what was enqueued by a
@@ -263,7 +248,7 @@ impl Transact<'_> {
                 lost.push(number);
             }
         }
-        effects.changes.lost = lost;
+        effects.changes.lost.extend(lost);
         Ok(caught_up)
     }
 
@@ -335,10 +320,6 @@ impl Transact<'_> {
             let lost = settle::take_back(self.conn, claim, run)?;
             for id in &lost {
                 self.note_loss(*id)?;
-            }
-            // Whoever died may have lived by a clock that was set right since.
-            if let Some(key) = key {
-                upkeep::forgive_head(self.conn, channel, key, self.at.wall)?;
             }
             Ok(lost.len())
         })?;

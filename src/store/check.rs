@@ -155,7 +155,7 @@ pub(crate) fn headless(conn: &Connection) -> Result<u64> {
     let mut count = 0;
     let mut cursor = Some(LaneCursor::default());
     while let Some(at) = cursor.take() {
-        let (found, next) = upkeep::headless_lanes(conn, at, LANES)?;
+        let (found, next) = upkeep::headless_lanes(conn, at, i64::MAX, LANES)?;
         count += found.len() as u64;
         cursor = next;
     }

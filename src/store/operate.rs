@@ -374,8 +374,8 @@ pub(crate) fn on_dead(conn: &Connection, name: &str, choice: OnDead, deed: Deed<
 pub(crate) fn mend_lanes(
     conn: &Connection,
     name: &str,
-    after: i64,
-    limit: usize,
+    (after, limit): (i64, usize),
+    now: i64,
 ) -> Result<Option<i64>> {
     let dead = conn
         .prepare_cached(DEAD_LANES)?
@@ -386,7 +386,7 @@ pub(crate) fn mend_lanes(
     let last = dead.last().map(|it| it.0);
     let keys: BTreeSet<Raw> = dead.into_iter().filter_map(|it| it.1).collect();
     for key in keys {
-        upkeep::normalise(conn, &(Raw::text(name), key))?;
+        upkeep::normalise(conn, &(Raw::text(name), key), now)?;
     }
     Ok(last)
 }

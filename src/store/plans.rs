@@ -88,6 +88,10 @@ const READ_ROWS: &[(&str, &[&str])] = &[
         &["SCAN outbox USING COVERING INDEX outbox_due"],
     ),
     (
+        upkeep::BELATED,
+        &["SEARCH outbox USING INDEX outbox_lane (channel=? AND ordering_key=? AND status=?)"],
+    ),
+    (
         claim::FRESH,
         &["SEARCH outbox USING INDEX outbox_due (channel=? AND status=? AND next_attempt_at=?)"],
     ),
@@ -211,6 +215,7 @@ fn hot_statements(conn: &Connection) {
         upkeep::NEXT_LANE,
         upkeep::NEXT_LANE_CHANNEL,
         upkeep::HEADLESS,
+        upkeep::BELATED,
         why::BLOCKER,
         why::WAITING_ROWS,
         stats::WAITING,
@@ -351,6 +356,7 @@ fn what_is_settled(conn: &Connection) {
     }
     // From the end, and no further than one row.
     assert_eq!(plan(conn, upkeep::NEWEST_ENQUEUE), "SCAN outbox");
+    assert_eq!(plan(conn, upkeep::NEWEST_FAILURE), "SCAN outbox_attempt");
     // These write one row; the triggers that follow are measured below.
     for sql in [settle::LOG_ATTEMPT, upkeep::NORMALISE, channel::SAVE] {
         assert!(!plan(conn, sql).contains("SCAN"), "{sql}");
@@ -384,7 +390,7 @@ fn a_claim_steps_over_no_backlog() {
     let now = 1_800_000_000_000_i64;
     // The work of a claim that takes up to 64, in steps of SQLite's machine.
     let work = |channel: &str, lane: &str| -> i32 {
-        let statements: [(&str, Vec<&dyn rusqlite::ToSql>); 8] = [
+        let statements: [(&str, Vec<&dyn rusqlite::ToSql>); 9] = [
             (claim::STANDINGS, vec![&""]),
             (claim::FRESH, vec![&channel, &now, &64, &true]),
             (claim::NEWEST, vec![&channel, &now, &4, &true]),
@@ -393,6 +399,7 @@ fn a_claim_steps_over_no_backlog() {
             (claim::GOES_ON, vec![&channel, &lane, &2]),
             (claim::FIRST_PENDING, vec![&channel]),
             (upkeep::HEADLESS, vec![&channel, &lane]),
+            (upkeep::BELATED, vec![&channel, &lane, &now]),
         ];
         let steps = statements.map(|(sql, params)| {
             let mut statement = conn.prepare(sql).unwrap();

@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
+use crate::retry::GIVE_BACK_MAX;
 use crate::store::{Raw, moment, rows};
 
 /// Unsent messages whose time has passed. Index `outbox_expiry`.
@@ -34,18 +35,40 @@ SELECT id, next_attempt_at, coalesce(available_at, 0) AS available_at FROM outbo
  WHERE channel = ?1 AND status = 'pending' AND (next_attempt_at, id) > (?2, ?3) AND next_attempt_at <= ?4
  ORDER BY next_attempt_at, id LIMIT ?5";
 
+/// Whether a message's delay is more than a place further back: its last attempt was charged, or it is
+/// longer than that ever is. Index `outbox_attempt_message`.
+pub(crate) const EARNED: &str = "
+SELECT (SELECT charged > 0 FROM outbox_attempt WHERE message = ?1 ORDER BY id DESC LIMIT 1) IS 1
+    OR next_attempt_at - last_attempt_at > ?2
+  FROM outbox WHERE id = ?1";
+
 const BRING_FORWARD: &str = "
 UPDATE outbox SET next_attempt_at = ?2 WHERE id = ?1 AND status = 'pending'";
 
-/// The head of a lane that failed at a moment which is still to come. Index `outbox_lane`.
-const FORGIVE_HEAD: &str = "
-UPDATE outbox SET next_attempt_at = ?3
- WHERE channel = ?1 AND ordering_key = ?2 AND status = 'pending'
-   AND next_attempt_at > ?3 AND last_attempt_at > ?3 AND coalesce(available_at, 0) <= ?3";
+/// The head of a lane that failed at a moment which is still to come: it waited for its turn while the
+/// clock was set right, and its back-off counts no more. Index `outbox_lane`.
+macro_rules! belated {
+    () => {
+        "channel = ?1 AND ordering_key = ?2 AND status = 'pending'
+     AND +next_attempt_at > ?3 AND last_attempt_at > ?3 AND coalesce(available_at, 0) <= ?3"
+    };
+}
+
+pub(crate) const BELATED: &str = concat!(
+    "SELECT EXISTS (SELECT 1 FROM outbox WHERE ",
+    belated!(),
+    ")"
+);
+
+const FORGIVE: &str = concat!("UPDATE outbox SET next_attempt_at = ?3 WHERE ", belated!());
 
 /// The newest moment this file knows of: by rowid, and by index `outbox_settled`, loosely.
 pub(crate) const NEWEST_ENQUEUE: &str =
     "SELECT created_at FROM outbox NOT INDEXED ORDER BY id DESC LIMIT 1";
+
+/// By rowid.
+pub(crate) const NEWEST_FAILURE: &str =
+    "SELECT at FROM outbox_attempt NOT INDEXED ORDER BY rowid DESC LIMIT 1";
 
 /// Lanes by name, loosely. Index `outbox_lane`.
 pub(crate) const NEXT_LANE: &str = "
@@ -115,7 +138,8 @@ pub(crate) fn next_expiry(conn: &Connection) -> rusqlite::Result<Option<i64>> {
 /// A place in the order of what is due: the moment, and the id within it.
 pub(crate) type Place = (i64, i64);
 
-/// Makes messages due that stand behind `after`, up to `until`; schedules are kept. Looks at
+/// Makes messages due that stand behind `after`, up to `until`; schedules are kept, and a back-off that was
+/// `earned` where that is not asked for. Looks at
 /// `limit` of them and returns how many there were and where to go on, or `None` when there are no
 /// more.
 pub(crate) fn bring_forward(
@@ -123,6 +147,7 @@ pub(crate) fn bring_forward(
     channel: &str,
     now: i64,
     (after, until): (Place, i64),
+    earned: bool,
     limit: usize,
 ) -> rusqlite::Result<(usize, Option<Place>)> {
     let mut statement = conn.prepare_cached(DUE_LATER)?;
@@ -132,8 +157,11 @@ pub(crate) fn bring_forward(
             Ok((place, moment(row, "available_at")?.unwrap_or_default()))
         })?
         .collect::<rusqlite::Result<Vec<(Place, i64)>>>()?;
+    let mut is_earned = conn.prepare_cached(EARNED)?;
+    let mut is_earned =
+        |id: i64| is_earned.query_row([id, GIVE_BACK_MAX], |row| row.get::<_, Option<bool>>(0));
     for ((_, id), available) in &found {
-        if *available <= now {
+        if *available <= now && (earned || is_earned(*id)? != Some(true)) {
             conn.prepare_cached(BRING_FORWARD)?.execute((id, now))?;
         }
     }
@@ -141,19 +169,16 @@ pub(crate) fn bring_forward(
     Ok((found.len(), last.map(|(place, _)| *place)))
 }
 
-/// A message that waited in its lane while the clock was set right has become its head: a back-off
-/// that a wrong clock gave it counts no more.
-pub(crate) fn forgive_head(
-    conn: &Connection,
-    channel: &str,
-    ordering_key: &str,
-    now: i64,
-) -> rusqlite::Result<usize> {
-    conn.prepare_cached(FORGIVE_HEAD)?
-        .execute((channel, ordering_key, now))
+/// When a message was last enqueued or failed: a clock far before that is wrong.
+pub(crate) fn newest_stamp(conn: &Connection) -> rusqlite::Result<Option<i64>> {
+    let failed = conn
+        .prepare_cached(NEWEST_FAILURE)?
+        .query_row([], |row| Ok(row.get_ref("at")?.as_i64().ok()))
+        .optional()?;
+    Ok(newest_enqueue(conn)?.max(failed.flatten()))
 }
 
-/// When the newest message was enqueued: a clock far before that is wrong.
+/// When the newest message was enqueued.
 pub(crate) fn newest_enqueue(conn: &Connection) -> rusqlite::Result<Option<i64>> {
     let newest = conn
         .prepare_cached(NEWEST_ENQUEUE)?
@@ -179,6 +204,7 @@ pub(crate) type Lane = (Raw, Raw);
 pub(crate) fn headless_lanes(
     conn: &Connection,
     mut cursor: LaneCursor,
+    now: i64,
     limit: usize,
 ) -> rusqlite::Result<(Vec<Lane>, Option<LaneCursor>)> {
     let mut found = Vec::new();
@@ -204,10 +230,11 @@ pub(crate) fn headless_lanes(
                 continue;
             }
         }
-        let lane = (&cursor.channel, &cursor.key);
-        if conn
-            .prepare_cached(HEADLESS)?
-            .query_row(lane, |row| row.get(0))?
+        let LaneCursor { channel, key } = &cursor;
+        let mut headless = conn.prepare_cached(HEADLESS)?;
+        let mut belated = conn.prepare_cached(BELATED)?;
+        if headless.query_row((channel, key), |row| row.get(0))?
+            || belated.query_row((channel, key, now), |row| row.get(0))?
         {
             found.push((cursor.channel.clone(), cursor.key.clone()));
         }
@@ -215,9 +242,13 @@ pub(crate) fn headless_lanes(
     Ok((found, Some(cursor)))
 }
 
-/// Gives a lane its head again.
-pub(crate) fn normalise(conn: &Connection, lane: &Lane) -> rusqlite::Result<()> {
-    conn.prepare_cached(NORMALISE)?
-        .execute((&lane.0, &lane.1))?;
+/// Gives a lane its head again, due by the right clock.
+pub(crate) fn normalise(
+    conn: &Connection,
+    (channel, key): &Lane,
+    now: i64,
+) -> rusqlite::Result<()> {
+    conn.prepare_cached(NORMALISE)?.execute((channel, key))?;
+    conn.prepare_cached(FORGIVE)?.execute((channel, key, now))?;
     Ok(())
 }

@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use sqlite_outbox::testing::{Inline, ManualClock};
+use sqlite_outbox::testing::{Call, Inline, ManualClock};
 use sqlite_outbox::{
     ChannelState, Counts, Delivery, Dispatcher, Event, Failure, Message, Outbox, Outcome, Policy,
     Settings, Status,
@@ -356,10 +356,8 @@ fn a_clock_set_back_half_a_day_delays_nothing() {
     desk.all_sent(131);
 }
 
-/// What waited in its lane when the clock was set back kept the due time of before, and its lane stood for hours.
-#[test]
-fn a_message_in_back_off_that_waits_behind_another_when_the_clock_is_set_back_is_not_delayed() {
-    let mut desk = Desk::at(START);
+/// A head in back-off is demoted, as a person retries one before it, and the clock is set back meanwhile.
+fn demoted(desk: &mut Desk) -> Call {
     let lane = |i| sale(i).ordering_key("one");
     let first = put(&desk.outbox, &lane(0)).unwrap().id();
     let shop = desk.outbox.clone();
@@ -377,14 +375,38 @@ fn a_message_in_back_off_that_waits_behind_another_when_the_clock_is_set_back_is
     desk.clock.jump(-5 * HOUR);
     desk.drain.cycle(&up).unwrap();
     put(&desk.outbox, &lane(3)).unwrap();
+    call
+}
+
+/// What waited in its lane when the clock was set back kept the due time of before, and its lane stood for hours.
+#[test]
+fn a_message_in_back_off_that_waits_behind_another_when_the_clock_is_set_back_is_not_late_for_long()
+{
+    let mut desk = Desk::at(START);
+    let call = demoted(&mut desk);
     desk.drain.end(call, up(&Delivery::new("sales", "x")));
-    desk.live(MINUTE, &up);
+    desk.live(6 * MINUTE, &up);
     desk.all_sent(4);
+}
+
+/// The same where a person takes away what it waits for.
+#[test]
+fn nor_is_one_whose_way_a_person_clears() {
+    let mut desk = Desk::at(START);
+    let call = demoted(&mut desk);
+    let first = call.delivery.id;
+    let no = Outcome::Rejected(Failure::new("http", "no such item"));
+    desk.drain.end(call, Ok(no));
+    desk.live(SECOND, &up);
+    desk.outbox.operator("anna").cancel(first).unwrap();
+    desk.live(6 * MINUTE, &up);
+    let counts = desk.counts();
+    assert_eq!((counts.sent, counts.cancelled, counts.unsent()), (3, 1, 0));
 }
 
 /// The same where the rest of its run was still on the wire when the process died.
 #[test]
-fn a_message_in_back_off_whose_run_died_before_the_clock_was_set_back_is_not_delayed() {
+fn nor_is_one_whose_run_died_before() {
     let mut desk = Desk::at(START);
     for i in 0..3 {
         put(&desk.outbox, &sale(i).ordering_key("one")).unwrap();
@@ -397,8 +419,21 @@ fn a_message_in_back_off_whose_run_died_before_the_clock_was_set_back_is_not_del
     desk.clock.jump(-5 * HOUR);
     desk.crash();
     put(&desk.outbox, &sale(3).ordering_key("one")).unwrap();
-    desk.live(MINUTE, &up);
+    desk.live(6 * MINUTE, &up);
     desk.all_sent(4);
+}
+
+/// A sale by the right clock, before the program started, hid that the file was ahead of it.
+#[test]
+fn a_restart_with_the_clock_set_back_and_a_sale_before_it_delays_no_message_in_back_off() {
+    let mut desk = Desk::at(START);
+    desk.sell(0, 2);
+    desk.live(SECOND, &|_: &Delivery| Ok(Outcome::retry("locked")));
+    desk.clock.jump(-5 * HOUR);
+    desk.sell(2, 1);
+    desk.crash();
+    desk.live(MINUTE, &up);
+    desk.all_sent(3);
 }
 
 #[test]

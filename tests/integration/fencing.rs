@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use sqlite_outbox::testing::{Inline, ManualClock, Script};
+use sqlite_outbox::testing::{Call, Inline, ManualClock, Script};
 use sqlite_outbox::{Delivery, Event, Message, Outbox, Outcome, Policy, Receipt, Settings, Status};
 
 use crate::fixture::{Till, put};
@@ -271,12 +271,23 @@ fn a_run_that_hung_while_the_clock_went_far_back_goes_no_further() {
 
 #[test]
 fn behind_a_run_that_another_took_over_nothing_more_is_claimed() {
+    nothing_is_claimed_behind_it(|_, _| {});
+}
+
+/// In the transaction that wrote it the run passed for one that was still its own.
+#[test]
+fn nor_where_its_late_answer_comes_in_at_that_moment() {
+    nothing_is_claimed_behind_it(|a, call| a.settle(call, Ok(Outcome::delivered())));
+    nothing_is_claimed_behind_it(|a, call| a.settle(call, Ok(Outcome::retry("not now"))));
+}
+
+fn nothing_is_claimed_behind_it(wakes: fn(&mut Inline, Call)) {
     let mut two = Two::new();
     let sale = |text| Message::text("sales", text).ordering_key("customer");
     put(&two.outbox, &sale("one")).unwrap();
     let receiver = Script::default();
     two.a.cycle(&receiver).unwrap();
-    let _hanging = two.a.begin().unwrap();
+    let hanging = two.a.begin().unwrap();
     two.clock.advance(Duration::from_secs(40));
     let mut b = two.b.lock().unwrap();
     b.cycle(&receiver).unwrap();
@@ -286,6 +297,7 @@ fn behind_a_run_that_another_took_over_nothing_more_is_claimed() {
     b.cycle(&receiver).unwrap();
     let copy = b.begin().expect("b took the lane over");
     let second = put(&two.outbox, &sale("two")).unwrap().id();
+    wakes(&mut two.a, hanging);
     assert_eq!(
         two.a.cycle(&receiver).unwrap().dispatched,
         0,

@@ -104,6 +104,31 @@ fn an_outage_that_asks_for_peace_per_message_opens_the_circuit_all_the_same() {
     assert_eq!(stats.channels[0].state, ChannelState::Offline);
 }
 
+/// A wake took it for one that was put a place further back: with `wake` in a hurry it was asked for 20 times in
+/// 6 s and died of it.
+#[test]
+fn a_wake_cuts_no_back_off_short_that_a_message_earned() {
+    let till = Till::new();
+    let (clock, outbox) = till.manual(NOW);
+    let policy = Policy::default().retry_after(Hold::Message);
+    let settings = Settings::default().default_policy(policy);
+    let mut drain = Inline::new(&outbox, settings).unwrap();
+    put(&outbox, &Message::text("sales", "warm")).unwrap();
+    drain.until_idle(&Script::default()).unwrap();
+    put(&outbox, &Message::text("sales", "x")).unwrap();
+    let asks = |_: &Delivery| {
+        let failure = Failure::new("http", "too many").status(429);
+        Ok(Outcome::Retry(failure.after(Duration::from_secs(4))))
+    };
+    let mut requests = 0;
+    for _ in 0..39 {
+        requests += drain.step(&asks).unwrap().dispatched;
+        drain.wake();
+        clock.advance(Duration::from_millis(100));
+    }
+    assert_eq!(requests, 1, "within 4 s");
+}
+
 #[test]
 fn a_hold_survives_a_restart_with_the_clock_set_back() {
     for (span, back) in [

@@ -87,6 +87,7 @@ const BOUNDED: &[&str] = &[
     "SELECT d.n AS due",
     // One row from the end.
     "FROM outbox NOT INDEXED ORDER BY id DESC LIMIT 1",
+    "FROM outbox_attempt NOT INDEXED ORDER BY rowid DESC LIMIT 1",
     // What people did, pruned to some 100,000 rows, once an hour.
     "FROM outbox_audit",
 ];
