@@ -159,6 +159,7 @@ impl Line {
             false => request,
         };
         STAGE.set(Stage::Idle);
+        wire::SENT.set(0);
         agent.run(request).map_err(|error| (error, STAGE.get()))
     }
 }

@@ -5,6 +5,7 @@
 //! connection is still there, and sets the time that is left before each write and read. For a
 //! small message that is most of its cost, and on the network two packets instead of one.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use ureq::unversioned::transport::time::Duration as Span;
@@ -25,6 +26,11 @@ const INPUT: usize = 128 * 1024;
 const STEP: Duration = Duration::from_millis(250);
 /// Shorter ones are exact.
 const EXACT: Duration = Duration::from_secs(2);
+
+thread_local! {
+    /// Bytes that ureq wrote, head included, for the present request of this thread.
+    pub(super) static SENT: Cell<usize> = const { Cell::new(0) };
+}
 
 /// A connection that sends together what is small.
 #[derive(Debug)]
@@ -77,6 +83,7 @@ impl Transport for Wire {
 
     /// Holds it back until an answer is awaited or half of the buffer is full.
     fn transmit_output(&mut self, amount: usize, limit: NextTimeout) -> Result<(), ureq::Error> {
+        SENT.set(SENT.get().saturating_add(amount));
         self.buffers.held = self.buffers.held.saturating_add(amount);
         self.limit = rounded(limit);
         match self.buffers.held > WRITTEN / 2 {
