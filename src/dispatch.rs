@@ -278,6 +278,12 @@ impl Failure {
     /// The code of a message that a [`Dispatcher::dispatch_run`] was given and did not take.
     pub(crate) const UNTAKEN: &'static str = "untaken";
 
+    /// The code of a message that was taken out of a run, and of which nothing was said then.
+    pub(crate) const UNSAID: &'static str = "unsaid";
+
+    /// The code of a message whose dispatcher panicked.
+    pub(crate) const PANIC: &'static str = "panic";
+
     /// The code of a message that cannot be sent as it is stored, or not over its route.
     pub(crate) const INVALID: &'static str = "invalid";
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use rusqlite::ErrorCode;
+
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -33,8 +35,19 @@ pub enum Error {
     /// [`Outbox::check`](crate::Outbox::check) of an outbox that was opened to read says where, and
     /// what to do.
     Damaged(rusqlite::Error),
+    /// The file was removed, or another took its place, while it was open: whatever is written to the one that
+    /// was opened is seen by nobody who opens the path now. Every program that has it open must end.
+    Replaced(PathBuf),
     /// The file or its folder cannot be written.
     ReadOnly(PathBuf),
+    /// A file beside the database, such as its `-wal`, has other rights than the database, so that those who may
+    /// write this may not write that. Nothing can be written then, and mostly not even read.
+    Denied {
+        /// The file beside it.
+        path: PathBuf,
+        /// The rights and owners of both.
+        rights: String,
+    },
     /// The file may not be read.
     Unreadable(PathBuf),
     /// Even a look at the file needs the right to write: something stands in its log or journal that
@@ -161,10 +174,10 @@ impl Error {
         ) || matches!(self, Self::Sqlite(error) if matches!(
             error.sqlite_error_code(),
             Some(
-                rusqlite::ErrorCode::SystemIoFailure
-                    | rusqlite::ErrorCode::CannotOpen
-                    | rusqlite::ErrorCode::SchemaChanged
-                    | rusqlite::ErrorCode::FileLockingProtocolFailed
+                ErrorCode::SystemIoFailure
+                    | ErrorCode::CannotOpen
+                    | ErrorCode::SchemaChanged
+                    | ErrorCode::FileLockingProtocolFailed
             )
         ))
     }
@@ -209,10 +222,22 @@ impl fmt::Display for Error {
                 "the file is damaged: keep a copy of it and its -wal; `outbox check` says where, and \
                  what to do",
             ),
+            Self::Replaced(path) => write!(
+                f,
+                "{} was removed or replaced while it was open, and what is written to it is lost: end every \
+                 program that has it open, see that the right file is in its place, and start again",
+                path.display()
+            ),
             Self::ReadOnly(path) => write!(
                 f,
                 "{} cannot be written by this user, who needs the right to write it, its folder and \
                  the -wal, -shm or -journal beside it",
+                path.display()
+            ),
+            Self::Denied { path, rights } => write!(
+                f,
+                "{} has other rights than the file ({rights}), so the file cannot be used: give it the owner and \
+                 the rights of the file (`chown`, `chmod`), and run every program as one user",
                 path.display()
             ),
             Self::Unreadable(path) => write!(f, "{} may not be read by this user", path.display()),
@@ -289,6 +314,11 @@ impl fmt::Display for Error {
                 "no thread could be started ({why}), so nothing is sent: raise the limit of threads or processes"
             ),
             Self::Stopped(why) => write!(f, "the pump has stopped: {why}"),
+            Self::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) => f.write_str(
+                "the file or its -wal could not be read or written: look at the disk; where somebody deleted or \
+                 moved the -wal while programs ran, end all of them (they save what they have as they close) \
+                 and start again",
+            ),
             Self::Sqlite(_) => f.write_str("SQLite failed"),
         }
     }
@@ -338,7 +368,6 @@ impl std::error::Error for Error {
 
 impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Self {
-        use rusqlite::ErrorCode;
         let extended = error.sqlite_error().map(|it| it.extended_code);
         match error.sqlite_error_code() {
             _ if extended == Some(rusqlite::ffi::SQLITE_BUSY_SNAPSHOT) => {

@@ -16,7 +16,7 @@ use crate::message::{Enqueued, Message, OnDuplicate};
 use crate::outbox::Outbox;
 use crate::selection::{Selection, SentAgain};
 use crate::store::operate::{self, Action, Deed};
-use crate::store::{again, conflict, retention, select, transfer};
+use crate::store::{again, conflict, retention, select, transfer, upkeep};
 use crate::transfer::Transfer;
 
 /// Someone who retries, cancels, edits, pauses and resumes; see
@@ -230,9 +230,23 @@ impl<'a> Operator<'a> {
     /// Lets a channel go on, whatever stopped it: a pause, its receiver being offline or asking
     /// for a delay, refused credentials, too many rejections. The next ten rejections
     /// ([`Policy::brake`](crate::Policy::brake)) are believed again.
+    ///
+    /// What waited for the channel's next try is due at once, in steps; a back-off that lasts more than a
+    /// minute longer stays.
     pub fn resume(&self, channel: &str) -> Result<()> {
         check_channel(channel)?;
-        self.write(|conn, deed| operate::resume(conn, channel, deed))
+        let now = self.outbox.shared().now();
+        let waited = self.write(|conn, deed| operate::resume(conn, channel, deed))?;
+        let mut after = waited.map(|until| ((now, i64::MAX), until));
+        while let Some((place, until)) = after {
+            let next = self.step(|conn, _| {
+                let (_, next) =
+                    upkeep::bring_forward(conn, channel, now, (place, until), steps::STEP)?;
+                Ok(next)
+            })?;
+            after = next.map(|place| (place, until));
+        }
+        Ok(())
     }
 
     /// Chooses what dead letters of a channel do to the messages behind them in their ordering key.

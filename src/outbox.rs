@@ -87,7 +87,8 @@ impl Shared {
     pub(crate) fn drainer(&self, settings: &Settings) -> Result<Drainer> {
         self.opener().check_writable()?;
         Drainer::new(
-            self.pool.opener().open()?,
+            self.opener().open()?,
+            Arc::clone(self.opener().place()),
             self.clock(),
             settings.clone(),
             self.on_delivered.clone(),
@@ -215,9 +216,9 @@ impl Outbox {
     {
         self.shared.opener().check_writable().map_err(E::from)?;
         let mut conn = self.connection()?;
-        let tx = conn
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(Error::from)?;
+        let explain = |error| self.shared.opener().explain(error);
+        let begun = conn.transaction_with_behavior(TransactionBehavior::Immediate);
+        let tx = begun.map_err(explain)?;
         let value = work(&tx)?;
         if tx.is_autocommit() {
             return Err(Error::TransactionGone.into());
@@ -226,8 +227,10 @@ impl Outbox {
         let committed = tx
             .prepare_cached("COMMIT")
             .and_then(|mut it| it.execute([]));
-        committed.map_err(Error::from)?;
+        committed.map_err(explain)?;
         drop(tx);
+        // What went into a file that was taken away is not confirmed.
+        self.shared.opener().place().check()?;
         self.shared.look();
         Ok(value)
     }
@@ -323,7 +326,8 @@ impl Outbox {
     /// After an automatic rollback a handle looks as before, but what is written through it would
     /// be committed at once and alone.
     fn check_open(&self, conn: &Connection, otherwise: Error) -> Result<()> {
-        self.shared.pool.opener().check_process()?;
+        self.shared.opener().check_process()?;
+        self.shared.opener().place().check()?;
         match conn.is_autocommit() {
             true => Err(otherwise),
             false => Ok(()),

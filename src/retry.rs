@@ -148,7 +148,12 @@ pub(crate) fn due_at(next_attempt: i64, available: Option<i64>, now: i64) -> i64
 /// Whether a message waits for a moment of its own, and not for its channel's next try: by a minute, as
 /// what is given back uncharged waits for some seconds too.
 pub(crate) fn outlasts(due: i64, next_try: Option<i64>, now: i64) -> bool {
-    due > next_try.unwrap_or(now).max(now).saturating_add(60_000)
+    due > own_wait_after(next_try, now)
+}
+
+/// See [`outlasts`].
+pub(crate) fn own_wait_after(next_try: Option<i64>, now: i64) -> i64 {
+    next_try.unwrap_or(now).max(now).saturating_add(60_000)
 }
 
 /// The longest a receiver's Retry-After is honoured.

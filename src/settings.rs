@@ -71,6 +71,9 @@ impl Settings {
 
     /// How long a claim outlives a crashed process. A living one renews it. Default 30 s,
     /// 1 s to 10 min.
+    ///
+    /// What a process had claimed when it died is sent by nobody before that; a process that dies again and
+    /// again, within a second of its start, sends what it had claimed only once in a lease.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.clamp(Duration::from_secs(1), MAX_LEASE);
         self

@@ -27,6 +27,9 @@ pub(super) fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
     let secret = cause == Failure::NO_CREDENTIALS;
     let long = channel.since.is_some_and(|at| now.saturating_sub(at) > DAY);
     let forgotten = long && channel.counts.unsent() > 0;
+    // It changes between the two with every probe, so only what waits tells since when.
+    let oldest = channel.counts.oldest_unsent_at;
+    let put_off = oldest.is_some_and(|at| now.saturating_sub(at) > DAY);
     let (severity, code, remedy) = match channel.state {
         ChannelState::Unauthorised if secret => (
             Warning,
@@ -51,15 +54,34 @@ pub(super) fn state(channel: &ChannelStats, now: i64) -> Option<Finding> {
                 "the answer does not hold the `reply` rule of its route; nothing is lost",
             ),
             // Probing alone mends none of these.
-            "redirected" | "tls" | "portal" | "http_404" | "http_405" | "http_410" => {
-                (Warning, "offline", "nothing is lost")
-            }
+            "redirected"
+            | "tls"
+            | "portal"
+            | "http_404"
+            | "http_405"
+            | "http_410"
+            | Failure::PANIC
+            | Failure::UNSAID
+            | Failure::UNTAKEN => (Warning, "offline", "nothing is lost"),
+            // No night and no closing day lasts so long without anybody who should know.
+            _ if forgotten => (
+                Warning,
+                "offline",
+                "nothing is lost; a drain that runs probes it again and again, and yet it has lasted for more \
+                 than a day while messages wait: ask whoever runs the receiver or the network",
+            ),
             _ => (
                 Note,
                 "offline",
                 "nothing is lost; a drain that runs probes it again and again",
             ),
         },
+        ChannelState::Holding if put_off => (
+            Warning,
+            "holding",
+            "the receiver asks again and again to be left alone, and messages have waited for more than a day: \
+             ask whoever runs it",
+        ),
         ChannelState::Holding => (
             Note,
             "holding",

@@ -1,10 +1,13 @@
 //! The file as it lies on its disk: journal, log, unused space, and the SQLite that reads it.
 
+use std::path::Path;
+
 use rusqlite::Connection;
 
 use crate::condition::{FileInfo, Finding, Severity};
-use crate::error::Result;
-use crate::store::check;
+use crate::error::{Error, Result};
+use crate::store::beside;
+use crate::store::check::{self, WriteLock};
 
 use Severity::{Note, Warning};
 
@@ -86,8 +89,21 @@ pub(super) fn findings(info: &FileInfo, sqlite: i32) -> Vec<Finding> {
     found
 }
 
-/// What keeps this program from writing.
-pub(super) fn hindrance(conn: &Connection) -> Result<Option<Finding>> {
+/// What keeps this program from writing, or whoever may write the file.
+pub(super) fn hindrance(conn: &Connection, path: &Path) -> Result<Option<Finding>> {
+    if let Some(Error::Denied { path, rights }) = beside::denied(path) {
+        let text = format!(
+            "{} has other rights than the file ({rights}): who may write the file cannot use it, and neither sales \
+             nor deliveries can be recorded",
+            path.display()
+        );
+        return Ok(Some(Finding::new(
+            Severity::Fault,
+            "denied",
+            text,
+            LIKE_THE_FILE,
+        )));
+    }
     if !check::is_writable(conn)? {
         return Ok(Some(Finding::new(
             Note,
@@ -98,8 +114,21 @@ pub(super) fn hindrance(conn: &Connection) -> Result<Option<Finding>> {
              gives them to that user",
         )));
     }
-    Ok(check::is_locked(conn)?.then(locked))
+    Ok(match check::write_lock(conn)? {
+        WriteLock::Free => None,
+        WriteLock::Held => Some(locked()),
+        WriteLock::Denied => Some(Finding::new(
+            Severity::Fault,
+            "denied",
+            "the file may be written by this user, and its -wal or -shm may not: neither sales nor deliveries can be \
+             recorded",
+            LIKE_THE_FILE,
+        )),
+    })
 }
+
+const LIKE_THE_FILE: &str = "give what lies beside the file its owner and rights (`ls -l`, `chown`, `chmod`), and \
+     run every program that opens it as one user";
 
 /// Somebody keeps the write lock.
 fn locked() -> Finding {

@@ -108,6 +108,9 @@ pub(crate) fn remedy(code: &str, text: &str) -> Option<&'static str> {
             "compare the answer with the `reply` rule of the settings; where it is a web page, \
              something in between answers: log in to the network, or mend the proxy or the address"
         }
+        Failure::PANIC | Failure::UNSAID | Failure::UNTAKEN => {
+            "show the error to whoever made the program that sends: its dispatcher has a mistake"
+        }
         _ => return None,
     })
 }

@@ -8,8 +8,60 @@ use crate::dispatch::{Delivery, Failure, Outcome};
 ///
 /// The run ends early when a message was not delivered (nothing may overtake it), when its lease
 /// has run out, or when the outbox is stopping; what was not handed out is given back uncharged.
+///
+/// A transport that puts several into one request takes them by [`next_batch`](Self::next_batch) and
+/// settles them one by one, in the order in which it got them:
+///
+/// ```
+/// use sqlite_outbox::{Delivery, Dispatcher, Failure, Outcome, Run};
+///
+/// # fn post(_: &[Delivery]) -> anyhow::Result<Vec<u16>> { Ok(vec![200, 503]) }
+/// struct Batches;
+///
+/// impl Dispatcher for Batches {
+///     fn dispatch(&self, one: &Delivery) -> anyhow::Result<Outcome> {
+///         let statuses = post(std::slice::from_ref(one))?;
+///         anyhow::ensure!(statuses == [200], "{statuses:?}");
+///         Ok(Outcome::delivered())
+///     }
+///
+///     fn dispatch_run(&self, run: &mut Run<'_>) {
+///         loop {
+///             let batch = run.next_batch(50);
+///             if batch.is_empty() {
+///                 return; // all is sent, or the run may not go on
+///             }
+///             match post(batch) {
+///                 // One status for each message that the receiver came to, in the same order.
+///                 Ok(statuses) => {
+///                     for status in statuses {
+///                         run.settle(match status {
+///                             200 => Ok(Outcome::delivered()),
+///                             422 => Ok(Outcome::rejected("HTTP 422")),
+///                             _ => Ok(Outcome::retry(format!("HTTP {status}"))),
+///                         });
+///                     }
+///                 }
+///                 // It is not known of any: the first is tried again, and the others behind it.
+///                 Err(error) => run.settle(Ok(Outcome::Unreachable(Failure::new(
+///                     "unreachable",
+///                     format!("{error:#}"),
+///                 )))),
+///             }
+///         }
+///     }
+/// }
+/// ```
+///
+/// What of a batch stands behind the first that was not delivered may be settled too, or left. Where the
+/// receiver has taken it, say so: it is recorded as delivered, and has then arrived before the one that
+/// failed, which only the receiver could have prevented. What is left counts as not sent: it is given back
+/// uncharged, and goes behind the one that failed. So a transport that has to keep the order leaves it, and
+/// one that answers for none of a batch has failed with the first (the code `unsaid`).
 pub struct Run<'a> {
     queue: Queue,
+    /// One was not delivered: nothing may overtake it.
+    broken: bool,
     /// Whether the dispatcher has asked for anything, or the rest was taken out of its hands.
     touched: bool,
     may_send: &'a mut dyn FnMut(&Delivery) -> bool,
@@ -68,6 +120,7 @@ impl<'a> Run<'a> {
     ) -> Self {
         Self {
             queue,
+            broken: false,
             touched: false,
             may_send,
             report,
@@ -93,14 +146,13 @@ impl<'a> Run<'a> {
     }
 
     /// The next messages to put into one request, `most` at most, in order; none when the run may
-    /// not go on. Each of them is then settled, in the same order.
+    /// not go on. Each of them is then [settled](Self::settle), in the same order.
     ///
-    /// What was handed out before and not settled counts as failed.
+    /// What was handed out before and not settled counts as failed; behind one that was not delivered, as
+    /// not sent.
     pub fn next_batch(&mut self, most: usize) -> &[Delivery] {
         self.touched |= most > 0;
-        while !self.queue.out.is_empty() {
-            self.settle(Err(unsaid()));
-        }
+        self.take_back();
         while self.queue.out.len() < most
             && let Some(next) = self.queue.waiting.pop_front()
         {
@@ -128,7 +180,18 @@ impl<'a> Run<'a> {
         let delivered = matches!(outcome, Outcome::Delivered(_));
         (self.report)(delivery, Some(outcome));
         if !delivered {
+            self.broken = true;
             self.give_back();
+        }
+    }
+
+    /// What was handed out and not settled.
+    fn take_back(&mut self) {
+        if !self.broken && !self.queue.out.is_empty() {
+            self.settle(Ok(unsaid()));
+        }
+        for delivery in self.queue.out.drain(..) {
+            (self.report)(delivery, None);
         }
     }
 
@@ -143,9 +206,7 @@ impl<'a> Run<'a> {
 
 impl Drop for Run<'_> {
     fn drop(&mut self) {
-        while !self.queue.out.is_empty() {
-            self.settle(Err(unsaid()));
-        }
+        self.take_back();
         // Due at once, it would be handed out again and again.
         if !self.touched
             && let Some(first) = self.queue.waiting.pop_front()
@@ -157,6 +218,7 @@ impl Drop for Run<'_> {
     }
 }
 
-fn unsaid() -> anyhow::Error {
-    anyhow::anyhow!("the dispatcher did not say what happened")
+fn unsaid() -> Outcome {
+    let text = "the dispatcher did not say what happened";
+    Outcome::Retry(Failure::new(Failure::UNSAID, text))
 }

@@ -1,6 +1,7 @@
 //! Rows and triggers that refuse: met row by row under savepoints, so that each stops itself only.
 
-use crate::drain::is_constraint;
+use rusqlite::ErrorCode;
+
 use crate::drain::transact::{Effects, Transact, Trouble};
 use crate::observer::{Event, logged};
 use crate::store::settle;
@@ -91,4 +92,12 @@ impl Transact<'_> {
         }
         Ok(None)
     }
+}
+
+/// Whether it is a rule of the file that refuses a row.
+pub(super) fn is_constraint(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch)
+    )
 }

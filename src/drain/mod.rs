@@ -24,13 +24,14 @@ mod write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::Connection;
 
 use crate::clock::{Clock, Dice, Instant, millis};
 use crate::dispatch::{DeliveredHook, Dispatcher};
 use crate::error::{Error, Result};
 use crate::observer::Event;
 use crate::settings::Settings;
+use crate::store::place::Place;
 use crate::store::{channel, upkeep};
 
 pub(crate) use chain::{Chain, Follow};
@@ -85,6 +86,7 @@ pub(crate) struct Cycle {
 pub(crate) struct Drainer {
     /// Never lent out, so that `data_version` tells of every other connection.
     conn: Connection,
+    place: Arc<Place>,
     clock: Arc<dyn Clock>,
     settings: Settings,
     hook: Option<Arc<DeliveredHook>>,
@@ -138,6 +140,7 @@ impl Drainer {
     /// `conn` must be a connection of the drain's own.
     pub(crate) fn new(
         conn: Connection,
+        place: Arc<Place>,
         clock: Arc<dyn Clock>,
         settings: Settings,
         hook: Option<Arc<DeliveredHook>>,
@@ -157,6 +160,7 @@ impl Drainer {
             data_version: data_version(&conn)?,
             log: Log::of(&conn, is_wal),
             conn,
+            place,
             clock,
             settings,
             hook,
@@ -314,6 +318,7 @@ impl Drainer {
     }
 
     fn step(&mut self, dispatcher: &dyn Dispatcher, at: Instant) -> Result<Cycle> {
+        self.place.check()?;
         // A lease that is half spent does not wait for manners.
         let renewal = self.memory.flight.next_renewal(at, self.settings.lease) == Some(0);
         if at.monotonic < self.not_before && (self.failing || !renewal) {
@@ -440,11 +445,4 @@ fn data_version(conn: &Connection) -> Result<i64> {
     Ok(conn
         .prepare_cached("PRAGMA data_version")?
         .query_row([], |row| row.get(0))?)
-}
-
-fn is_constraint(error: &rusqlite::Error) -> bool {
-    matches!(
-        error.sqlite_error_code(),
-        Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch)
-    )
 }

@@ -7,15 +7,16 @@ use rusqlite::{Transaction, TransactionBehavior};
 use crate::clock::Instant;
 use crate::dispatch::{Dispatcher, Outcome};
 use crate::drain::flight::Told;
+use crate::drain::guard::is_constraint;
 use crate::drain::look::Look;
 use crate::drain::transact::{Effects, Transact, Trouble};
 use crate::drain::{
-    AFTER_FAILURE, BATCH, BATCH_MIN, Cycle, Drainer, HOLD, LINGER, SYNC_WITHIN, WATCH,
-    data_version, is_constraint,
+    AFTER_FAILURE, BATCH, BATCH_MIN, Cycle, Drainer, HOLD, LINGER, SYNC_WITHIN, WATCH, data_version,
 };
 use crate::error::{Error, Result};
 use crate::observer::Event;
 use crate::schema;
+use crate::store::connect::explain;
 use crate::store::untold::Untold;
 
 impl Drainer {
@@ -178,6 +179,7 @@ impl Drainer {
     }
 
     pub(crate) fn after_failure(&mut self, error: Error, at: Instant) -> Cycle {
+        let error = explain(self.place.path(), error);
         // A commit that waits for readers keeps new ones out: it leaves them their time as well.
         let now = self.clock.monotonic();
         let spent = now.saturating_sub(at.monotonic);

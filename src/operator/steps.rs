@@ -120,7 +120,7 @@ impl Operator<'_> {
         let shared = self.outbox.shared();
         shared.opener().check_writable()?;
         let conn = shared.reader()?;
-        let tx = operate::begin(&conn)?;
+        let tx = operate::begin(&conn).map_err(|error| shared.opener().explain(error))?;
         let done = act(&tx, self.deed())?;
         match self.dry_run {
             true => tx.rollback()?,

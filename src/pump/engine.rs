@@ -135,10 +135,17 @@ impl Engine<'_> {
                 false => PATIENCE,
             };
             let patience = |since: Duration| now.saturating_sub(since) > bound;
-            let lost = self.until_idle && failing_since.is_some_and(patience);
-            // A newer program took the file over: nothing of ours may be written any more.
-            let replaced = matches!(failure, Some(Error::SchemaTooNew { .. }));
-            if let Some(error) = failure.take_if(|_| lost || replaced) {
+            // Rights do not come by themselves.
+            let denied = matches!(failure, Some(Error::ReadOnly(_) | Error::Denied { .. }));
+            let lost = failing_since.is_some_and(patience) || (denied && self.drainer.is_empty());
+            let lost = self.until_idle && lost;
+            // A newer program took the file over, or another file its place: nothing of ours may be written
+            // any more.
+            let over = matches!(
+                failure,
+                Some(Error::SchemaTooNew { .. } | Error::Replaced(_))
+            );
+            if let Some(error) = failure.take_if(|_| lost || over) {
                 return Err(error);
             }
             match stopping {

@@ -96,7 +96,7 @@ impl Shop {
                 Some(outcome) if broken_off && !outcome.is_the_receivers() => Told::Interrupted,
                 Some(outcome) => {
                     let outcome = match panic.borrow_mut().take() {
-                        Some(text) => Outcome::Retry(Failure::new("panic", text)),
+                        Some(text) => Outcome::Retry(Failure::new(Failure::PANIC, text)),
                         None => outcome,
                     };
                     Told::Outcome(Box::new(delivery), outcome)

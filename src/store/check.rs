@@ -27,6 +27,14 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// One more, if it is so.
+    pub(crate) fn note(&mut self, id: i64, is_so: bool) {
+        if is_so {
+            self.count += 1;
+            self.first = Some(self.first.map_or(id, |first| first.min(id)));
+        }
+    }
+
     fn add(&mut self, row: &Row<'_>, count: &str, first: &str) -> rusqlite::Result<()> {
         self.count += number(row, count)?.unwrap_or(0).unsigned_abs();
         self.first = match self.first {
@@ -37,30 +45,18 @@ impl Seen {
     }
 }
 
-/// What is odd about messages, one by one.
+/// What breaks a rule in a row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Odd {
     /// A status or type that the schema forbids.
     pub(crate) impossible: Seen,
     /// Settled or dead, and nobody knows since when.
     pub(crate) undated: Seen,
-    /// Claimed for longer than any lease.
-    pub(crate) leased: Seen,
-    /// Due later than any back-off, without a schedule.
-    pub(crate) distant: Seen,
-    /// Enqueued in the future.
-    pub(crate) future: Seen,
-    /// Scheduled for a moment that hardly anyone means.
-    pub(crate) far: Seen,
 }
 
 const ODD: &str = "
 SELECT count(*) FILTER (WHERE impossible) AS impossible, min(id) FILTER (WHERE impossible) AS impossible_first,
-       count(*) FILTER (WHERE undated) AS undated, min(id) FILTER (WHERE undated) AS undated_first,
-       count(*) FILTER (WHERE leased) AS leased, min(id) FILTER (WHERE leased) AS leased_first,
-       count(*) FILTER (WHERE distant) AS distant, min(id) FILTER (WHERE distant) AS distant_first,
-       count(*) FILTER (WHERE future) AS future, min(id) FILTER (WHERE future) AS future_first,
-       count(*) FILTER (WHERE far) AS far, min(id) FILTER (WHERE far) AS far_first
+       count(*) FILTER (WHERE undated) AS undated, min(id) FILTER (WHERE undated) AS undated_first
   FROM (
     SELECT id,
            typeof(channel) <> 'text' OR channel = '' OR typeof(dedupe_key) <> 'text'
@@ -70,51 +66,36 @@ SELECT count(*) FILTER (WHERE impossible) AS impossible, min(id) FILTER (WHERE i
              OR status IS NULL
              OR status NOT IN ('pending', 'waiting', 'sending', 'sent', 'dead', 'expired', 'cancelled')
              OR status = 'waiting' AND ordering_key IS NULL AS impossible,
-           status IN ('sent', 'dead', 'expired', 'cancelled') AND settled_at IS NULL AS undated,
-           status = 'sending' AND next_attempt_at > ?3 AS leased,
-           status IN ('pending', 'waiting') AND next_attempt_at > ?4
-             AND next_attempt_at > coalesce(available_at, 0) AS distant,
-           created_at > ?5 AS future,
-           status IN ('pending', 'waiting') AND available_at > ?6 AS far
+           status IN ('sent', 'dead', 'expired', 'cancelled') AND settled_at IS NULL AS undated
       FROM outbox WHERE id > ?1 AND id <= ?2)";
 
-/// Moments after which something is odd.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Horizon {
-    pub(crate) lease: i64,
-    pub(crate) backoff: i64,
-    pub(crate) enqueue: i64,
-    pub(crate) schedule: i64,
-}
-
 /// Looks at every message.
-pub(crate) fn odd(conn: &Connection, horizon: Horizon) -> Result<Odd> {
+pub(crate) fn odd(conn: &Connection) -> Result<Odd> {
     let mut odd = Odd::default();
     let mut statement = conn.prepare_cached(ODD)?;
-    let Horizon {
-        lease,
-        backoff,
-        enqueue,
-        schedule,
-    } = horizon;
     slices(
         conn,
         "SELECT min(id) FROM outbox WHERE id > ?1",
         |from, to| {
-            statement.query_row(
-                params![from, to, lease, backoff, enqueue, schedule],
-                |row| {
-                    odd.impossible.add(row, "impossible", "impossible_first")?;
-                    odd.undated.add(row, "undated", "undated_first")?;
-                    odd.leased.add(row, "leased", "leased_first")?;
-                    odd.distant.add(row, "distant", "distant_first")?;
-                    odd.future.add(row, "future", "future_first")?;
-                    odd.far.add(row, "far", "far_first")
-                },
-            )
+            statement.query_row([from, to], |row| {
+                odd.impossible.add(row, "impossible", "impossible_first")?;
+                odd.undated.add(row, "undated", "undated_first")
+            })
         },
     )?;
     Ok(odd)
+}
+
+/// How many of its ordering key wait behind a message. Index `outbox_lane`.
+pub(crate) fn behind(conn: &Connection, id: i64) -> Result<u64> {
+    let sql = "
+        SELECT count(*) FROM outbox AS o JOIN outbox AS head
+            ON o.channel = head.channel AND o.ordering_key = head.ordering_key
+         WHERE head.id = ?1 AND o.status = 'waiting'";
+    let behind: i64 = conn
+        .prepare_cached(sql)?
+        .query_row([id], |row| row.get(0))?;
+    Ok(behind.unsigned_abs())
 }
 
 /// Attempts of messages that are not there.
@@ -201,9 +182,18 @@ pub(crate) fn is_writable(conn: &Connection) -> Result<bool> {
     Ok(!conn.is_readonly("main")?)
 }
 
-/// Whether others hold the write lock whenever it is looked at, for two seconds. To look is to take
-/// it and give it back at once. The connection is good for nothing else afterwards.
-pub(crate) fn is_locked(conn: &Connection) -> Result<bool> {
+/// Whether the write lock can be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WriteLock {
+    Free,
+    /// Others held it whenever it was looked at, for two seconds.
+    Held,
+    /// This user may not have it: something beside the file is not to be written.
+    Denied,
+}
+
+/// To look is to take it and give it back at once. The connection is good for nothing else afterwards.
+pub(crate) fn write_lock(conn: &Connection) -> Result<WriteLock> {
     const LOOKS: u32 = 20;
     const BETWEEN: Duration = Duration::from_millis(100);
     conn.busy_timeout(Duration::ZERO)?;
@@ -215,11 +205,14 @@ pub(crate) fn is_locked(conn: &Connection) -> Result<bool> {
             .map_err(Error::from)
         {
             Err(Error::Busy(_)) => crate::clock::pause(BETWEEN),
-            // Where it cannot be had at all, that is told by what else is looked at.
-            _ => return Ok(false),
+            Err(Error::Sqlite(error)) if error.sqlite_error_code() == Some(ErrorCode::ReadOnly) => {
+                return Ok(WriteLock::Denied);
+            }
+            // Where it cannot be had for another reason, that is told by what else is looked at.
+            _ => return Ok(WriteLock::Free),
         }
     }
-    Ok(true)
+    Ok(WriteLock::Held)
 }
 
 /// Half of all ids: no till gets there by selling.

@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use r2d2::ManageConnection;
 use r2d2_sqlite::SqliteConnectionManager;
+use rusqlite::ffi::SQLITE_READONLY_DBMOVED;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
 use crate::condition::FileInfo;
 use crate::error::{Error, Result, unless_damaged};
 use crate::schema;
-use crate::store::{file, look};
+use crate::store::place::Place;
+use crate::store::{beside, file, look};
 
 /// The application's part in every new connection of ours.
 pub(crate) type ConnectHook = dyn Fn(&Connection) -> rusqlite::Result<()> + Send + Sync;
@@ -28,6 +30,7 @@ const OLDEST_SQLITE: i32 = 3_035_000;
 /// Makes connections to one file, all alike.
 pub(crate) struct Opener {
     path: PathBuf,
+    place: Arc<Place>,
     manager: SqliteConnectionManager,
     hook: Option<Arc<ConnectHook>>,
     vfs: Option<String>,
@@ -73,6 +76,7 @@ impl Opener {
             .with_flags(flags())
             .with_init(move |conn| begin(conn, first.as_deref()));
         Ok(Self {
+            place: Arc::new(Place::new(&path)),
             path,
             manager,
             hook,
@@ -85,6 +89,11 @@ impl Opener {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether the path still means the file that was opened.
+    pub(crate) fn place(&self) -> &Arc<Place> {
+        &self.place
     }
 
     /// Refuses to write through connections that are for a look.
@@ -142,6 +151,8 @@ impl Opener {
     /// A further connection to the file.
     pub(crate) fn open(&self) -> Result<Connection> {
         self.check_process()?;
+        // A log that the former file has left would be read into another one.
+        self.place.check()?;
         let exists = self.exists()?;
         if !exists {
             return Err(Error::Missing(self.path.clone()));
@@ -173,6 +184,12 @@ impl Opener {
     /// The first connection. With `create` it makes the file and the tables where they are
     /// missing; without, it changes nothing.
     pub(crate) fn establish(&self, create: bool) -> Result<Connection> {
+        let conn = self.first(create)?;
+        self.place.take();
+        Ok(conn)
+    }
+
+    fn first(&self, create: bool) -> Result<Connection> {
         if self.exists()? {
             let mut conn = self.open()?;
             self.furnish(&mut conn, create)
@@ -222,21 +239,25 @@ impl Opener {
     }
 
     /// Says it in terms of the file where SQLite's answer means that.
-    fn explain(&self, error: Error) -> Error {
-        explain(&self.path, error)
+    pub(crate) fn explain(&self, error: impl Into<Error>) -> Error {
+        explain(&self.path, error.into())
     }
 }
 
 /// See [`Opener::explain`].
-pub(super) fn explain(path: &Path, error: Error) -> Error {
-    let path = || path.to_path_buf();
+pub(crate) fn explain(path: &Path, error: Error) -> Error {
+    let denied = || beside::denied(path).unwrap_or_else(|| Error::ReadOnly(path.into()));
     match error {
-        Error::Sqlite(cause) => match cause.sqlite_error_code() {
-            Some(ErrorCode::NotADatabase) => Error::NotADatabase(path()),
-            Some(ErrorCode::ReadOnly) => Error::ReadOnly(path()),
+        Error::Sqlite(cause) => match cause.sqlite_error().map(|it| (it.code, it.extended_code)) {
+            Some((_, SQLITE_READONLY_DBMOVED)) => Error::Replaced(path.into()),
+            Some((ErrorCode::NotADatabase, _)) => Error::NotADatabase(path.into()),
+            Some((ErrorCode::ReadOnly, _)) => denied(),
+            Some((ErrorCode::CannotOpen, _)) => {
+                beside::denied(path).unwrap_or(Error::Sqlite(cause))
+            }
             _ => Error::Sqlite(cause),
         },
-        Error::ReadOnly(_) => Error::ReadOnly(path()),
+        Error::ReadOnly(_) => denied(),
         error => error,
     }
 }

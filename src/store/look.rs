@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::error::{Error, Result, unless_damaged};
+use crate::store::beside::{beside, denied};
 use crate::store::connect::{explain, vouch};
 
 /// How a file is opened: with the application's hook.
@@ -32,7 +33,7 @@ pub(super) fn open(path: &Path, dial: &Dial<'_>) -> Result<(Connection, bool)> {
         Err(error) if is_denied(&error) => Ok((as_it_lies(path, dial)?, true)),
         // There is no room for the index of its log.
         Err(full @ Error::DiskFull(_)) => match as_it_lies(path, dial) {
-            Err(Error::NeedsWriting(_)) => Err(full),
+            Err(Error::NeedsWriting(_) | Error::Denied { .. }) => Err(full),
             read => Ok((read?, true)),
         },
         Err(error) => Err(explain(path, error)),
@@ -57,7 +58,7 @@ fn prepare(conn: Connection) -> Result<Connection> {
 fn as_it_lies(path: &Path, dial: &Dial<'_>) -> Result<Connection> {
     let full = |end| std::fs::metadata(beside(path, end)).is_ok_and(|it| it.len() > 0);
     if full("-wal") || full("-journal") {
-        return Err(Error::NeedsWriting(path.into()));
+        return Err(denied(path).unwrap_or_else(|| Error::NeedsWriting(path.into())));
     }
     let flags = flags() | OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
     let conn = dial(&immutable(path), flags).map_err(Error::from);
@@ -83,12 +84,6 @@ pub(super) fn has_log_mode(path: &Path) -> bool {
     let mut header = [0; 20];
     let read = File::open(path).and_then(|mut it| it.read_exact(&mut header));
     read.is_ok() && matches!(header, [.., 2, 2])
-}
-
-fn beside(path: &Path, end: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(end);
-    name.into()
 }
 
 /// The file's URI with the promise that it does not change.

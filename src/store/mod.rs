@@ -1,6 +1,7 @@
 //! The only SQL.
 
 pub(crate) mod again;
+pub(crate) mod beside;
 mod bulk;
 pub(crate) mod census;
 pub(crate) mod channel;
@@ -18,6 +19,7 @@ pub(crate) mod operate;
 #[cfg(feature = "backup")]
 mod partial;
 pub(crate) mod patience;
+pub(crate) mod place;
 #[cfg(test)]
 mod plans;
 pub(crate) mod pool;

@@ -10,7 +10,9 @@ use crate::edit::Edit;
 use crate::entry::Status;
 use crate::error::{Error, Result};
 use crate::message;
+use crate::retry;
 use crate::schema;
+use crate::stats::ChannelState;
 use crate::store::{Raw, channel, read, relocate, rows, upkeep};
 
 /// Back in its place, due now, with a fresh budget. The answer was that of the failure, and a
@@ -348,7 +350,9 @@ pub(crate) fn pause(conn: &Connection, name: &str, deed: Deed<'_>) -> Result<()>
 }
 
 /// Lets a channel go on, whatever stopped it.
-pub(crate) fn resume(conn: &Connection, name: &str, deed: Deed<'_>) -> Result<()> {
+///
+/// Answers up to which moment a message waited for its channel, and for nothing of its own.
+pub(crate) fn resume(conn: &Connection, name: &str, deed: Deed<'_>) -> Result<Option<i64>> {
     let known = channel::load(conn, name)?;
     let mut state = known.clone();
     state.resume();
@@ -356,7 +360,9 @@ pub(crate) fn resume(conn: &Connection, name: &str, deed: Deed<'_>) -> Result<()
         channel::save(conn, name, &state)?;
         conn.prepare_cached(UNPAUSE)?.execute([name])?;
     }
-    note(conn, "resume", None, Some(name), deed.reason, deed)
+    note(conn, "resume", None, Some(name), deed.reason, deed)?;
+    let troubled = known.state != ChannelState::Ok;
+    Ok(troubled.then(|| retry::own_wait_after(known.next_try(deed.now), deed.now)))
 }
 
 /// Stores what dead letters of a channel do to those behind them. The lanes are mended after it.

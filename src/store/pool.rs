@@ -123,6 +123,7 @@ impl Pool {
     /// A connection, waiting for one if all are lent.
     pub(crate) fn get(&self) -> Result<PooledConnection> {
         self.opener.check_process()?;
+        self.opener.place().check()?;
         if IN_HOOK.get() {
             let why = "on_delivered must use the connection it is given, not another one";
             return Err(Error::Refused(why.into()));
@@ -143,6 +144,7 @@ impl Pool {
     /// own thread may hold them.
     pub(crate) fn reader(&self) -> Result<Reader> {
         self.opener.check_process()?;
+        self.opener.place().check()?;
         let state = self.pool.state();
         if (state.idle_connections > 0 || state.connections < self.pool.max_size())
             && let Ok(conn) = self.pool.get_timeout(PATIENCE)

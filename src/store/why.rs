@@ -295,6 +295,8 @@ pub(crate) struct Row {
     pub(crate) times: Times,
     /// Whether the next attempt will find something wrong with it.
     pub(crate) unsendable: bool,
+    /// Whether it has an ordering key.
+    pub(crate) keyed: bool,
     /// Whether another of its lane goes first.
     pub(crate) behind: bool,
 }
@@ -333,6 +335,7 @@ pub(crate) fn each(
                     None => false,
                 },
             };
+            let keyed = key.is_some();
             lane = key;
             after = (times.next_attempt_at, id);
             seen += 1;
@@ -342,6 +345,7 @@ pub(crate) fn each(
                 status,
                 times,
                 unsendable: status == Status::Pending && decode::decode(row, &instance)?.is_err(),
+                keyed,
                 behind,
             })?;
         }

@@ -1,6 +1,6 @@
 //! Whose fault it is, from what was heard last.
 
-use crate::dispatch::Certificate;
+use crate::dispatch::{Certificate, Failure};
 use crate::stats::other_unit;
 use crate::store::odd::is_page;
 use crate::why::{Fault, Reason, Why};
@@ -24,9 +24,8 @@ pub(super) fn blame(code: Option<&str>, text: Option<&str>, others: bool) -> Fau
         Some("reply_rule") if text.is_some_and(|it| it.split(": ").any(is_page)) => Fault::Network,
         // Other answers hold the rule.
         Some("reply_rule") if others => Fault::Receiver,
-        Some(
-            "unauthorised" | "no_credentials" | "redirected" | "reply_rule" | "panic" | "untaken",
-        ) => Fault::Route,
+        Some(code) if is_program(code) => Fault::Program,
+        Some("unauthorised" | "no_credentials" | "redirected" | "reply_rule") => Fault::Route,
         Some("lost" | "interrupted") => Fault::Nobody,
         // Too slow, too early, too many: as good as no answer.
         Some("http_408" | "http_425" | "http_429") => Fault::Receiver,
@@ -34,6 +33,11 @@ pub(super) fn blame(code: Option<&str>, text: Option<&str>, others: bool) -> Fau
         Some(_) if is_address(code) => Fault::Route,
         Some(_) => Fault::Receiver,
     }
+}
+
+/// Whether the program that sends did not do its part, whatever the receiver would have said.
+pub(super) fn is_program(code: &str) -> bool {
+    matches!(code, Failure::PANIC | Failure::UNSAID | Failure::UNTAKEN)
 }
 
 /// Whether an answer says that nothing of this kind is at the address.
@@ -65,9 +69,10 @@ impl Why {
                 "The receiver rejects everything lately, so the fault is probably the receiver's."
             }
             Fault::Receiver => "The fault lies with the receiver.",
-            Fault::Route if self.reason == Reason::NoDrain && self.cause.is_none() => {
+            Fault::Program if self.reason == Reason::NoDrain => {
                 "The fault lies with the program that should send."
             }
+            Fault::Program => "The fault lies with the program that sends.",
             Fault::Route if self.reason == Reason::NoCredentials => {
                 "The fault lies with the settings of the program that sends; the receiver was not \
                  asked."

@@ -16,7 +16,7 @@ use crate::stats::ChannelState;
 use crate::store::odd::is_page;
 use crate::store::why::{self as evidence, Facts};
 use crate::store::{again, settle};
-use crate::why::blame::{blame, expiry_fault, is_address};
+use crate::why::blame::{blame, expiry_fault, is_address, is_program};
 use crate::why::stage::{Stage, is_stale};
 use crate::why::{Fault, Reason, Why};
 
@@ -167,6 +167,7 @@ impl<'a> Asked<'a> {
                 why.cause.clone_from(&facts.code);
                 Some((Reason::Dead, Fault::Route))
             }
+            Status::Dead if code.is_some_and(is_program) => Some((Reason::Dead, Fault::Program)),
             Status::Dead if matches!(code, Some(Failure::UNRECORDED | Failure::ROW_REFUSES)) => {
                 Some((Reason::Dead, Fault::Machine))
             }
@@ -380,31 +381,26 @@ impl<'a> Asked<'a> {
             };
             let others = own && self.others_arrived(facts)?;
             why.fault = match blame(why.cause.as_deref(), why.detail.as_deref(), others) {
-                Fault::Nobody if silent => Fault::Route,
+                Fault::Nobody if silent => Fault::Program,
                 known => known,
             };
         }
         if silent {
             why.reason = Reason::NoDrain;
         }
-        let ban = contract::writer(self.conn)?.pop();
-        why.forbidden = ban.is_some();
-        why.obstacle = ban;
-        if why.obstacle.is_none() {
+        if let Some(ban) = contract::writer(self.conn)?.pop() {
+            why.forbidden = true;
+            why.stands_before(ban, Fault::Program);
+        } else {
             // Whoever asks need not be who sends: that he may only look tells nothing of the cause.
             let own = |it: &&Finding| it.code == storage::NOT_WRITABLE;
             let found = self.obstacles()?;
-            why.obstacle = found.iter().find(|it| !own(it)).cloned();
             why.notes.extend(found.iter().filter(own).cloned());
+            if let Some(found) = found.iter().find(|it| !own(it)) {
+                why.stands_before(found.clone(), Fault::Machine);
+            }
         }
         why.notes.extend(self.triggers()?);
-        if why.obstacle.is_some() {
-            why.fault = match why.forbidden {
-                true => Fault::Route,
-                false => Fault::Machine,
-            };
-            (why.attempted, why.cause, why.detail) = (None, None, None);
-        }
         Ok(())
     }
 }

@@ -203,8 +203,11 @@ pub enum Fault {
     Message,
     /// The system that should take it.
     Receiver,
-    /// How it is sent: address, credentials, settings, or a drain that does not run.
+    /// How it is sent: address, credentials, settings.
     Route,
+    /// The program that sends: none runs, or it is too old, or its own
+    /// [`Dispatcher`](crate::Dispatcher) panicked or did not say what happened.
+    Program,
     /// What lies between.
     Network,
     /// This machine: its clock, or the file, which cannot be used as it should.
@@ -222,6 +225,7 @@ impl Fault {
             Self::Message => "message",
             Self::Receiver => "receiver",
             Self::Route => "route",
+            Self::Program => "program",
             Self::Network => "network",
             Self::Machine => "machine",
             Self::Operator => "operator",
@@ -262,7 +266,8 @@ pub struct Why {
     pub sent_as: Option<i64>,
     /// Whether it is due, and only a program newer than this one may send it.
     pub forbidden: bool,
-    /// What keeps it from being sent though it is due, of what [`Outbox::obstacles`] knows.
+    /// What keeps it from being sent though it is due, of what [`Outbox::obstacles`] knows, or
+    /// [was told](Self::hindered).
     ///
     /// [`Outbox::obstacles`]: crate::Outbox::obstacles
     pub obstacle: Option<Finding>,
@@ -291,6 +296,30 @@ pub struct Why {
     pub now: i64,
     /// By how much the clock is behind the message's enqueue, in milliseconds, if it is.
     pub clock_behind: Option<i64>,
+}
+
+impl Why {
+    /// The same, where whoever asks knows of something that keeps everything from being sent and that is not in
+    /// the file, such as a disk that is full: a message that is due waits for that, and so does what stands behind
+    /// it. The others wait for something else first, and stay as they are.
+    #[must_use]
+    pub fn hindered(mut self, by: &Finding) -> Self {
+        if let Some(head) = self.behind.take() {
+            let head = head.hindered(by);
+            self.fault = head.fault;
+            self.behind = Some(Box::new(head));
+        } else if matches!(self.reason, Reason::Due | Reason::NoDrain) && self.obstacle.is_none() {
+            self.stands_before(by.clone(), Fault::Machine);
+        }
+        self
+    }
+
+    /// Comes before all that was heard of the message.
+    pub(super) fn stands_before(&mut self, obstacle: Finding, fault: Fault) {
+        self.obstacle = Some(obstacle);
+        self.fault = fault;
+        (self.attempted, self.cause, self.detail) = (None, None, None);
+    }
 }
 
 /// Messages of one channel that have not arrived for like reasons; see

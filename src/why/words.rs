@@ -333,12 +333,16 @@ impl Why {
                 "It has no schedule, so a clock ran ahead, or the moment was written by hand: a drain \
                  that begins makes it due."
             }
+            Reason::BackOff if self.channel_state == ChannelState::Holding => {
+                "Nothing is lost; it is tried again by itself. To send it sooner takes both, an edit of its \
+                 schedule and `resume`, as the receiver asked for a pause."
+            }
             Reason::BackOff if self.fault == Fault::Message => {
                 "It is tried again by itself, and others of its channel were delivered meanwhile: \
                  look at the error; when it cannot be accepted as it is, cancel it and enqueue it \
                  anew."
             }
-            Reason::BackOff if self.fault == Fault::Route => {
+            Reason::BackOff if matches!(self.fault, Fault::Route | Fault::Program) => {
                 "Nothing is lost; once that is mended it goes out at its next attempt, or at once \
                  after an edit of its schedule."
             }
@@ -350,7 +354,7 @@ impl Why {
             }
             Reason::BackOff => "Nothing needs to be done.",
             Reason::Behind { .. } => "See to that message first.",
-            Reason::Offline if self.fault == Fault::Route => {
+            Reason::Offline if matches!(self.fault, Fault::Route | Fault::Program) => {
                 "Nothing is lost; once that is mended it goes out at the next probe, or at once \
                  after `resume`."
             }

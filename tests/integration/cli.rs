@@ -1,6 +1,7 @@
 //! The tool `outbox`, run as a process.
 
 mod again;
+mod attention;
 mod beforehand;
 mod bundle;
 mod check;
@@ -20,6 +21,7 @@ mod operate;
 mod output;
 mod partial;
 mod paths;
+mod rights;
 mod run;
 mod said;
 mod selling;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sqlite_outbox::rusqlite::{self, TransactionBehavior};
 use sqlite_outbox::testing::{Inline, ManualClock, Script};
 use sqlite_outbox::{
-    ChannelState, Delivery, Filter, Message, Outbox, Outcome, Policy, Receipt, Settings,
+    ChannelState, Delivery, Filter, Message, Outbox, Outcome, Policy, Receipt, Settings, Status,
 };
 use tempfile::TempDir;
 
@@ -443,8 +443,13 @@ fn a_rate_lets_no_more_than_a_seconds_worth_wait_for_workers() {
     assert_eq!(claimed, 4 + 5, "with the workers, and a second's worth");
 }
 
-/// A transport that puts several messages into one request, as one may be added later.
-struct Batches(Mutex<Vec<usize>>);
+/// A transport that puts several messages into one request, as one may be added later. The receiver has
+/// trouble with number 7.
+struct Batches {
+    sizes: Mutex<Vec<usize>>,
+    /// It goes no further then, and says nothing of the others.
+    stops: bool,
+}
 
 impl sqlite_outbox::Dispatcher for Batches {
     fn dispatch(&self, _: &Delivery) -> anyhow::Result<Outcome> {
@@ -457,12 +462,15 @@ impl sqlite_outbox::Dispatcher for Batches {
             if batch.is_empty() {
                 return;
             }
-            self.0.lock().unwrap().push(batch.len());
+            self.sizes.lock().unwrap().push(batch.len());
             for id in batch {
                 run.settle(Ok(match id {
                     7 => Outcome::retry("one of the batch"),
                     _ => Outcome::delivered(),
                 }));
+                if id == 7 && self.stops {
+                    break;
+                }
             }
         }
     }
@@ -473,9 +481,34 @@ fn a_transport_may_put_several_messages_into_one_request() {
     let (_dir, outbox) = outbox();
     let messages = (0..12).map(|i| Message::text("sales", i.to_string()).ordering_key("one"));
     enqueue(&outbox, messages);
-    let transport = Batches(Mutex::default());
+    let transport = Batches {
+        sizes: Mutex::default(),
+        stops: false,
+    };
     let report = outbox.drain(&transport).unwrap();
     // 1 to 5, then 6 to 10 of which 7 failed: 8, 9 and 10 had gone with it, 11 and 12 wait.
-    assert_eq!(*transport.0.lock().unwrap(), [5, 5]);
+    assert_eq!(*transport.sizes.lock().unwrap(), [5, 5]);
     assert_eq!((report.sent, report.retried, report.unsent), (9, 1, 3));
+}
+
+/// What a batch has not come to was not sent: it keeps its place behind the one that failed, and nobody is
+/// charged for it.
+#[test]
+fn the_rest_of_a_batch_that_ended_early_waits_behind_what_failed() {
+    let (_dir, outbox) = outbox();
+    let messages = (0..12).map(|i| Message::text("sales", i.to_string()).ordering_key("one"));
+    enqueue(&outbox, messages);
+    let transport = Batches {
+        sizes: Mutex::default(),
+        stops: true,
+    };
+    let report = outbox.drain(&transport).unwrap();
+    assert_eq!(*transport.sizes.lock().unwrap(), [5, 5]);
+    assert_eq!((report.sent, report.retried, report.unsent), (6, 1, 6));
+    for id in 8..=12 {
+        let entry = outbox.get(id).unwrap().unwrap();
+        assert_eq!((entry.status, entry.attempts), (Status::Waiting, 0));
+        assert_eq!(entry.last_error, None);
+    }
+    assert_eq!(outbox.stats().unwrap().channels[0].state, ChannelState::Ok);
 }

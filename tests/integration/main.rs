@@ -48,6 +48,7 @@ mod readme;
 mod reads;
 #[cfg(feature = "http")]
 mod reconnect;
+mod replaced;
 mod retention;
 mod salvage;
 #[cfg(feature = "http")]

@@ -545,6 +545,47 @@ fn a_resumed_channel_is_tried_at_once() {
     assert_eq!(desk.states(), ["sent"]);
 }
 
+/// The receiver asked for twenty seconds; whoever is told that `resume` ends that needs no second word.
+#[test]
+fn a_resumed_channel_sends_what_waited_for_it() {
+    let desk = Desk::new();
+    let later = |_: &Delivery| Ok(Outcome::Retry(status(503).after(Duration::from_secs(20))));
+    for evidence in [false, true] {
+        if evidence {
+            // What fails next is charged, and has a back-off of its own.
+            desk.put(Message::text("sales", "before"));
+            desk.drain().until_idle(&up).unwrap();
+        }
+        let id = desk.put(Message::text("sales", "x"));
+        desk.drain().until_idle(&later).unwrap();
+        assert_eq!(desk.get(id).attempts, i64::from(evidence));
+        desk.drain().until_idle(&up).unwrap();
+        assert_eq!(desk.get(id).status, Status::Pending, "it is left alone");
+        desk.anna().resume("sales").unwrap();
+        desk.drain().until_idle(&up).unwrap();
+        assert_eq!(desk.get(id).status, Status::Sent);
+    }
+}
+
+/// A back-off of hours is the message's own.
+#[test]
+fn a_resumed_channel_leaves_long_waits_and_schedules_as_they_are() {
+    let desk = Desk::new();
+    let scheduled = Message::text("sales", "scheduled").delay(Duration::from_secs(30));
+    let scheduled = desk.put(scheduled);
+    let slow = desk.put(Message::text("sales", "slow"));
+    desk.sync(&down);
+    desk.sql(&format!(
+        "UPDATE outbox SET attempts = 9, next_attempt_at = {} WHERE id = {slow}",
+        desk.clock.now() + HOUR
+    ));
+    desk.anna().resume("sales").unwrap();
+    desk.drain().until_idle(&up).unwrap();
+    for id in [scheduled, slow] {
+        assert_eq!(desk.get(id).status, Status::Pending);
+    }
+}
+
 #[test]
 fn a_channel_without_a_name_is_refused() {
     let desk = Desk::new();

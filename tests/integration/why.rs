@@ -6,8 +6,8 @@ mod odd;
 use std::time::Duration;
 
 use sqlite_outbox::{
-    Delivery, Error, Failure, Fault, Message, OnDead, Outcome, Policy, Reason, Router, Settings,
-    Status, Why,
+    Delivery, Dispatcher, Error, Failure, Fault, Message, OnDead, Outcome, Policy, Reason, Router,
+    Run, Settings, Status, Why,
 };
 
 use crate::desk::{DAY, Desk, HOUR, MINUTE, SECOND, START, down, rejects, status, up};
@@ -40,7 +40,7 @@ fn no_drain_is_named_when_none_has_left_a_trace_since() {
     let id = desk.put(Message::text("sales", "x"));
     desk.pass(14 * MINUTE);
     let it = why(&desk, id);
-    assert_eq!((it.reason, it.fault), (Reason::NoDrain, Fault::Route));
+    assert_eq!((it.reason, it.fault), (Reason::NoDrain, Fault::Program));
     assert_eq!(it.since, Some(START));
     let text = it.to_string();
     assert!(
@@ -337,6 +337,52 @@ fn a_charged_failure_is_blamed_on_what_failed() {
             !text.contains("meanwhile"),
             "nothing was delivered since: {text}"
         );
+    }
+}
+
+/// A program that forgets to say what happened, or panics, was not refused by anybody.
+#[test]
+fn a_dispatcher_that_does_not_do_its_part_is_the_program_s_fault() {
+    struct Silent;
+    impl Dispatcher for Silent {
+        fn dispatch(&self, _: &Delivery) -> anyhow::Result<Outcome> {
+            Ok(Outcome::delivered())
+        }
+        fn dispatch_run(&self, run: &mut Run<'_>) {
+            run.next_batch(16);
+        }
+    }
+    // As a worker has it of one that panics.
+    let panics = |_: &Delivery| {
+        let text = "the dispatcher panicked: index out of bounds";
+        Ok(Outcome::Retry(Failure::new("panic", text)))
+    };
+    let cases: [(&dyn Dispatcher, &str, &str); 2] = [
+        (&Silent, "unsaid", "did not say what happened"),
+        (&panics, "panic", "index out of bounds"),
+    ];
+    for (dispatcher, code, says) in cases {
+        let desk = Desk::new();
+        let id = desk.put(Message::text("sales", "x"));
+        desk.drain().until_idle(dispatcher).unwrap();
+        let it = why(&desk, id);
+        assert_eq!((it.reason, it.fault), (Reason::Offline, Fault::Program));
+        assert_eq!(it.cause.as_deref(), Some(code));
+        let text = it.to_string();
+        assert!(
+            text.contains("The fault lies with the program that sends.") && text.contains(says),
+            "{text}"
+        );
+        assert!(text.contains("whoever made the program"), "{text}");
+        let found = desk.outbox.check().unwrap();
+        assert!(
+            found
+                .iter()
+                .any(|it| it.code == "offline" && it.needs_person())
+        );
+        // Dead of it, it is no more at fault.
+        desk.sql("UPDATE outbox SET status = 'dead', settled_at = 1");
+        assert_eq!(why(&desk, id).fault, Fault::Program);
     }
 }
 

@@ -330,8 +330,10 @@ fn what_is_left_in_a_channel_that_flows_has_its_true_reason() {
              INSERT INTO outbox (channel, payload, available_at)
                VALUES ('later', 'x', (strftime('%s', 'now') + 7200) * 1000);
              INSERT INTO outbox (channel, payload) VALUES ('failed', 'x');
+             INSERT INTO outbox (channel, ordering_key, payload)
+               VALUES ('held', 'k', 'x'), ('held', 'k', 'y'), ('held', 'k', 'z');
              UPDATE outbox SET attempts = 1, next_attempt_at = (strftime('%s', 'now') + 600) * 1000
-              WHERE channel = 'failed';",
+              WHERE channel IN ('failed', 'held') AND status = 'pending';",
         )
         .unwrap();
     let ran = drain(&desk, &server);
@@ -341,6 +343,7 @@ fn what_is_left_in_a_channel_that_flows_has_its_true_reason() {
         ("lane", "behind", "2 behind dead letter 1"),
         ("later", "scheduled", "1 scheduled, due in "),
         ("failed", "back_off", "1 failed, not tried again for "),
+        ("held", "back_off", "1 failed, not tried again for "),
     ] {
         let channels = report["channels"].as_array().unwrap();
         let found = channels.iter().find(|it| it["channel"] == channel);
@@ -348,6 +351,8 @@ fn what_is_left_in_a_channel_that_flows_has_its_true_reason() {
         let reason = found["reason"].as_str().unwrap();
         assert!(reason.starts_with(says), "{found}");
         assert_eq!(found["left"][0]["reason_code"], code, "{found}");
+        // One has failed, whatever stands behind it.
+        assert_eq!(reason.ends_with(", and 2 behind"), channel == "held");
     }
     let text = desk.run(["drain", "till.db", "--url", &server.url("/")]);
     assert!(text.out.contains("2 behind dead letter 1"), "{text:?}");

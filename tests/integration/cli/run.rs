@@ -463,7 +463,7 @@ fn channels_that_stand_still_already_are_named_at_the_start() {
 fn it_ends_when_its_file_is_gone_or_another_one() {
     let desk = Desk::new();
     settings(&desk, "http://127.0.0.1:9/");
-    for (other, told) in [(false, "till.db is gone"), (true, "another file than")] {
+    for other in [false, true] {
         let mut service = desk.start(RUN);
         service.event("started");
         std::fs::rename(desk.path("till.db"), desk.path("old.db")).unwrap();
@@ -472,7 +472,7 @@ fn it_ends_when_its_file_is_gone_or_another_one() {
         }
         let ran = service.end();
         assert_eq!(ran.code, 1, "{ran:?}");
-        assert!(ran.err.contains(told), "{ran:?}");
+        assert!(ran.err.contains("was removed or replaced"), "{ran:?}");
         std::fs::rename(desk.path("old.db"), desk.path("till.db")).unwrap();
     }
 }

@@ -7,7 +7,7 @@ use crate::server::{Server, ok, respond};
 
 const HOUR: i64 = 3_600_000;
 
-fn now() -> i64 {
+pub(super) fn now() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     i64::try_from(since.unwrap_or(Duration::ZERO).as_millis()).unwrap()
 }

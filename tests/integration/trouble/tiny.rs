@@ -99,6 +99,13 @@ fn on_a_full_filesystem_the_tool_says_what_is_wrong_with_nobody_else_there() {
         let (code, said) = run(look);
         assert!(code == 0 && said.contains("sales"), "{look:?}: {said}");
     }
+    for look in [&["status"][..], &["why"], &["why", "S-1"]] {
+        let (_, said) = run(look);
+        let full = "the disk of the file has 0 B left: neither sales";
+        assert!(said.contains(full), "{look:?}: {said}");
+        assert!(!said.contains("Nobody is at fault"), "{look:?}: {said}");
+    }
+    assert_eq!(run(&["status", "--attention"]).0, 4);
     for write in [
         &["enqueue", "--channel=sales", "1"][..],
         &["pause", "sales"],

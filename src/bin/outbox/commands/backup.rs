@@ -17,6 +17,12 @@ use crate::signals::Signals;
 /// the next to the same place. Do not let two programs send from
 /// both: what is unsent in the copy would be sent twice, though with the same message ids.
 ///
+/// To go back to a copy: end every program that has the file open; move till.db away, together with till.db-wal,
+/// till.db-shm and till.db-journal (a -wal that stays would be read into the copy and damage it); put the copy
+/// in place as till.db, for the same user; run `outbox check`; then start the programs. What was unsent in the copy
+/// is sent again, under the same message ids, by which the receiver recognises it; what was enqueued since is
+/// not in it.
+///
 /// Without a write-ahead log it is refused where the application writes so often that it would have to wait
 /// for more than about two seconds.
 #[derive(Debug, Args)]

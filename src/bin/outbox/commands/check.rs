@@ -9,6 +9,7 @@ use sqlite_outbox::{
 };
 
 use super::crowd;
+use super::disk;
 use super::shell::{self, last, option, quoted};
 use crate::args::{Database, Exit, Format};
 use crate::output::{Out, Tone, age, bytes, count, now, printable_name, unless_closed};
@@ -129,7 +130,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open_to_read()?;
     let info = outbox.file_info()?;
     let mut findings = outbox.check()?;
-    findings.extend(disk(&outbox, &info));
+    findings.extend(disk::room(&outbox, &info));
     findings.sort_by_key(Finding::rank);
     if let Some(path) = &arguments.config {
         match settings::load(path, None) {
@@ -180,27 +181,6 @@ pub(super) fn faults(error: &anyhow::Error) -> Vec<Finding> {
     let remedy = "mend the settings; nothing can be sent with them";
     let finding = |text| Finding::new(Severity::Fault, "settings", text, remedy);
     texts.into_iter().map(finding).collect()
-}
-
-/// Whether the disk has room for what is yet to come. Silent where the system does not say.
-fn disk(outbox: &Outbox, info: &FileInfo) -> Option<Finding> {
-    let path = outbox.path();
-    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
-    let free = fs4::available_space(folder.unwrap_or(Path::new("."))).ok()?;
-    (free < enough(info.wal_bytes)).then(|| {
-        Finding::new(
-            Severity::Warning,
-            "disk_space",
-            format!("the disk of the file has {} left", bytes(free)),
-            "make room: on a full disk neither sales nor messages can be committed",
-        )
-    })
-}
-
-/// Below this a disk is nearly full: a checkpoint of the log may let the file grow by its size.
-fn enough(wal_bytes: u64) -> u64 {
-    const LITTLE: u64 = 100 * 1024 * 1024;
-    wal_bytes.saturating_mul(2).max(LITTLE)
 }
 
 /// What the settings lack for this file.
@@ -404,26 +384,4 @@ fn print(findings: &[Finding], info: &FileInfo, db: &Path, out: &mut Out) -> any
         }
     };
     out.line(out.paint(tone, &text))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_large_log_needs_room_for_itself() {
-        assert_eq!(enough(0), 104_857_600);
-        assert_eq!(enough(200_000_000), 400_000_000);
-        assert_eq!(enough(u64::MAX), u64::MAX);
-    }
-
-    #[test]
-    fn a_disk_is_asked_for_its_room() {
-        let folder = tempfile::tempdir().unwrap();
-        let outbox = Outbox::open(folder.path().join("till.db")).unwrap();
-        let mut info = outbox.file_info().unwrap();
-        // No disk has room for this.
-        info.wal_bytes = u64::MAX;
-        assert_eq!(disk(&outbox, &info).unwrap().code, "disk_space");
-    }
 }

@@ -17,6 +17,7 @@ use sqlite_outbox::{
 use bar::Bar;
 
 use super::crowd;
+use super::findings;
 use super::reasons;
 use super::shell::{command, quoted_path};
 use super::status;
@@ -116,8 +117,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let mut out = Out::new();
     let printed = match arguments.format.json {
         true => out.json(&as_json(&report, &left)),
-        false => print(&report, &left, &place(arguments), &mut out)
-            .and_then(|()| status::told(&status::findings_of(&outbox, &report.stats)?, &mut out)),
+        false => print(&report, &left, &place(arguments), &mut out).and_then(|()| {
+            let mut found = findings::of_damaged(&outbox, &report.stats)?;
+            // Somebody just did.
+            found.retain(|it| it.code != findings::UNATTENDED);
+            findings::tell(&found, &mut out)
+        }),
     };
     unless_closed(printed.and_then(|()| out.flush()))?;
     Ok(if report.unsent > 0 {
@@ -155,8 +160,8 @@ fn observer(loudness: Loudness) -> impl Fn(&Event) + Send + Sync {
     let refused = AtomicBool::new(loudness.quiet);
     move |event| match event {
         Event::StoreFailed { error } if !failed.swap(true, Ordering::Relaxed) => note(&format!(
-            "the file cannot be used: {error}; nothing more is sent until it can, and it is tried \
-             again and again"
+            "the file cannot be used: {error}; nothing more is sent until it can. It is tried for half a minute, \
+             or for five where there are answers to record; then this drain ends"
         )),
         Event::Refused { id, error } if !refused.swap(true, Ordering::Relaxed) => note(&format!(
             "message {id} is left alone, and so is any other like it: {error}; `check` names triggers \
@@ -348,25 +353,37 @@ fn why(channel: &ChannelReport, reasons: &Reasons<'_>, report: &DrainReport) -> 
     if channel.state == ChannelState::Unrouted {
         return Some("no section of the settings serves it".into());
     }
-    let mut told: Vec<(String, u64)> = Vec::new();
+    let mut told: Vec<reasons::Told> = Vec::new();
     for group in reasons.of(channel) {
         // What stands behind another waits for what that waits for.
         let head = group.why.behind.as_deref();
         let head = head.filter(|it| it.reason != Reason::Dead);
         let words = few(head.unwrap_or(&group.why), report);
-        match told.iter_mut().find(|it| it.0 == words) {
-            Some(known) => known.1 += group.messages,
-            None => told.push((words, group.messages)),
+        let at = match told.iter().position(|it| it.words == words) {
+            Some(known) => known,
+            None => {
+                told.push(reasons::Told {
+                    words,
+                    own: 0,
+                    behind: 0,
+                });
+                told.len() - 1
+            }
+        };
+        if let Some(told) = told.get_mut(at) {
+            match head {
+                Some(_) => told.behind += group.messages,
+                None => told.own += group.messages,
+            }
         }
     }
     match (&*told, channel.state) {
         ([], ChannelState::Ok) if channel.unsent > 0 => Some("see `outbox why`".into()),
         ([], _) => channel.reason.as_deref().map(|it| brief(it).into()),
         // It concerns the channel.
-        ([(words, _)], state) if state != ChannelState::Ok => Some(words.clone()),
+        ([only], state) if state != ChannelState::Ok => Some(only.words.clone()),
         _ => {
-            let each = told.iter();
-            let each = each.map(|(words, messages)| format!("{} {words}", thousands(*messages)));
+            let each = told.iter().map(ToString::to_string);
             Some(each.collect::<Vec<_>>().join("; "))
         }
     }

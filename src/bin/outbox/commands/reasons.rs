@@ -1,8 +1,10 @@
 //! Why a message waits, in the few words that fit into a line: the same in every list.
 
+use std::fmt;
+
 use sqlite_outbox::{Reason, Status, Why};
 
-use crate::output::{age, brief};
+use crate::output::{age, brief, thousands};
 
 /// What holds it up. Where its whole channel is in trouble, what was last heard of that.
 pub(super) fn few(why: &Why) -> String {
@@ -49,6 +51,24 @@ pub(super) fn few(why: &Why) -> String {
         Reason::Unrouted => "no section of the settings serves it".into(),
         // What is settled is not left.
         reason => reason.code().replace('_', " "),
+    }
+}
+
+/// How many wait for something, and how many stand behind these.
+pub(super) struct Told {
+    pub(super) words: String,
+    pub(super) own: u64,
+    pub(super) behind: u64,
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (own, behind) = (thousands(self.own), thousands(self.behind));
+        match (self.own, self.behind) {
+            (_, 0) => write!(f, "{own} {}", self.words),
+            (0, _) => write!(f, "{behind} behind: {}", self.words),
+            _ => write!(f, "{own} {}, and {behind} behind", self.words),
+        }
     }
 }
 

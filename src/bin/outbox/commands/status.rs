@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 use sqlite_outbox::{
-    ChannelState, ChannelStats, Counts, Dispatcher, Error, FIRST_HONEST, Finding, Outbox, Stats,
+    ChannelState, ChannelStats, Counts, Dispatcher, Error, FIRST_HONEST, Finding, Stats,
 };
 
 use super::check::{self, Found};
 use super::crowd;
 use super::damage::Damage;
+use super::findings;
 use super::shell::{command, quoted_path, settings};
 use crate::args::{Database, Exit, Format};
 use crate::output::{
@@ -28,8 +29,9 @@ use crate::settings::{Loaded, load};
 Exit codes:
   0  nothing needs a person, or something is unsent
   4  nothing is unsent, but dead letters or conflicts wait
-     for a person; with --attention, whenever something does
-     of what is shown; check looks at more than that
+     for a person; with --attention, whenever something does:
+     all that check counts, but for damage and broken rows,
+     which take reading the whole file, and the settings
 
 Example:
   outbox status till.db")]
@@ -39,7 +41,7 @@ pub(crate) struct Arguments {
     /// The settings file: to see channels without a route
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// End with 4 whenever something needs a person, also while something is unsent
+    /// End with 4 whenever something needs a person, also while something is unsent, and say what
     #[arg(long)]
     attention: bool,
     #[command(flatten)]
@@ -108,12 +110,22 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let outbox = arguments.database.open_to_read()?;
     let mut damage = Damage::default();
     let mut stats = damage.stats(&outbox)?;
-    let findings = match findings(&outbox, &stats) {
+    let found = match arguments.attention {
+        true => findings::needs(&outbox),
+        false => findings::told_of(&outbox, &stats),
+    };
+    let mut findings = match found {
         Err(Error::Incomplete { .. }) => Vec::new(),
         found => damage.part("what else went wrong", found)?,
     };
     if let Some(loaded) = &loaded {
         unrouted(&mut stats, loaded);
+        // That is why nobody sends them.
+        let served = |it: &Finding| {
+            let channel = it.channel.as_deref();
+            channel.is_none_or(|it| loaded.dispatcher.serves(it))
+        };
+        findings.retain(|it| it.code != findings::UNATTENDED || served(it));
     }
     let mut out = Out::new();
     let printed = match arguments.format.json {
@@ -133,11 +145,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
         ),
     };
     unless_closed(printed.and_then(|()| out.flush()))?;
-    let stands =
-        |it: &ChannelStats| it.state == ChannelState::Unrouted || it.needs_person(stats.now);
-    let needed = for_a_person(&stats).is_some()
-        || findings.iter().any(Finding::needs_person)
-        || stats.channels.iter().any(stands);
+    let stands = |it: &ChannelStats| it.state == ChannelState::Unrouted;
+    let needed = findings.iter().any(Finding::needs_person) || stats.channels.iter().any(stands);
     damage.end(match attention(&stats) || (arguments.attention && needed) {
         true => Exit::Attention,
         false => Exit::Done,
@@ -159,29 +168,6 @@ pub(super) fn unrouted(stats: &mut Stats, loaded: &Loaded) {
 /// Whether nothing but a person can go on.
 pub(super) fn attention(stats: &Stats) -> bool {
     stats.total.unsent() == 0 && (stats.total.dead > 0 || stats.conflicts > 0)
-}
-
-/// What no channel's state tells: what keeps everything from being sent, where something is unsent, and
-/// what went wrong without anybody being told.
-pub(super) fn findings(outbox: &Outbox, stats: &Stats) -> sqlite_outbox::Result<Vec<Finding>> {
-    let mut found = outbox.obstacles()?;
-    found.retain(|it| it.needs_person() || stats.total.unsent() > 0);
-    found.extend(outbox.unnoticed()?);
-    Ok(found)
-}
-
-/// The same of a file that may be damaged: what can be told of it is told.
-pub(super) fn findings_of(outbox: &Outbox, stats: &Stats) -> sqlite_outbox::Result<Vec<Finding>> {
-    match findings(outbox, stats) {
-        Err(Error::Damaged(_) | Error::Incomplete { .. }) => Ok(Vec::new()),
-        found => found,
-    }
-}
-
-/// A line for each.
-pub(super) fn told(findings: &[Finding], out: &mut Out) -> anyhow::Result<()> {
-    let mut each = findings.iter();
-    each.try_for_each(|it| out.paragraph("", Tone::Bad, &it.text))
 }
 
 pub(super) fn as_json(stats: &Stats) -> Status<'_> {
@@ -219,7 +205,7 @@ pub(super) fn print(
     if let Some(text) = for_a_person(stats) {
         out.paragraph("", Tone::Bad, &text)?;
     }
-    told(findings, out)?;
+    findings::tell(findings, out)?;
     if stats.channels.is_empty() {
         return next(stats, findings, path, config, false, out);
     }

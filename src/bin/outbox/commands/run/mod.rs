@@ -1,7 +1,6 @@
 //! `outbox run`: the service form of `drain`.
 
 mod lines;
-mod place;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,13 +20,9 @@ use crate::signals::Signals;
 use crate::threads;
 
 use lines::{Line, Printer, Teller, Told};
-use place::Place;
 
 /// How often signals and the pump's health are looked at.
 const TICK: Duration = Duration::from_millis(100);
-
-/// After so many of these it is looked whether the file is still there.
-const PATROL: u32 = 10;
 
 /// Send messages as they come, until SIGINT or SIGTERM
 ///
@@ -73,7 +68,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let options = Outbox::options().observer(observer);
     let outbox = arguments.database.open_with(options)?;
     loaded.apply(&outbox)?;
-    let place = Place::of(&arguments.database.db);
     let stats = outbox.stats()?;
     let pump = start(&outbox, loaded)?;
     // A hint only: without it the probes find the network again within a minute.
@@ -87,7 +81,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let mut service = Service {
         arguments,
         outbox,
-        place,
         pump,
         retired: None,
         teller,
@@ -137,7 +130,6 @@ fn observer(teller: Teller, failing: Arc<AtomicBool>) -> impl Fn(&Event) + Send 
 struct Service<'a> {
     arguments: &'a Arguments,
     outbox: Outbox,
-    place: Place,
     pump: Pump,
     /// A pump with former settings that finishes what it has under way.
     retired: Option<JoinHandle<()>>,
@@ -148,13 +140,7 @@ struct Service<'a> {
 impl Service<'_> {
     /// Until a signal asks for the end, or the pump ends by itself.
     fn serve(&mut self, signals: &Signals) -> anyhow::Result<()> {
-        for tick in (0..PATROL).cycle() {
-            if signals.came() {
-                break;
-            }
-            if tick == 0 {
-                self.place.check()?;
-            }
+        while !signals.came() {
             let health = self.pump.health();
             if !health.running {
                 let cause = health.error.unwrap_or_else(|| "it ended".into());

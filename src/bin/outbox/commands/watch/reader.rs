@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use sqlite_outbox::{Error, Filter, Outbox, Result, Selection, Stats, Status};
 
 use super::model::{Action, Letter, Look};
-use crate::commands::status;
+use crate::commands::{findings, status};
 use crate::output::count;
 use crate::settings::Loaded;
 
@@ -142,7 +142,7 @@ impl Reader {
     fn find(&mut self, outbox: &Outbox, stats: &Stats) -> Result<()> {
         const EVERY: i64 = 30_000;
         if !(self.found_at..self.found_at.saturating_add(EVERY)).contains(&stats.now) {
-            let found = status::findings_of(outbox, stats)?;
+            let found = findings::of_damaged(outbox, stats)?;
             self.found = found.into_iter().map(|it| it.text).collect();
             self.found_at = stats.now;
         }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use sqlite_outbox::{Conflict, Fault, Outbox, Reason, Status, Why};
+use sqlite_outbox::{ChannelState, Conflict, Fault, Outbox, Reason, Status, Why};
 
 use super::mend;
 use super::shell::{self, last, option, quoted_path};
@@ -103,6 +103,9 @@ impl<'a> Place<'a> {
             | Reason::NoCredentials
             | Reason::Rejecting
             | Reason::Holding => vec![self.command("resume", &channel)],
+            Reason::Offline if why.fault == Fault::Program => {
+                vec![self.command("resume", &channel)]
+            }
             Reason::Scheduled => {
                 let rest = format!("{message} --available now");
                 vec![self.command("edit", &rest) + "   # where it should not wait"]
@@ -110,6 +113,11 @@ impl<'a> Place<'a> {
             Reason::Offline if why.fault == Fault::Route => {
                 vec![self.check(), self.command("resume", &channel)]
             }
+            // The receiver's own wish comes before a message's moment.
+            Reason::BackOff if why.channel_state == ChannelState::Holding => vec![
+                self.command("edit", &format!("{message} --available now")),
+                self.command("resume", &channel) + "   # where they should not wait",
+            ],
             Reason::BackOff if why.fault == Fault::Route => vec![
                 self.check(),
                 self.command("edit", &format!("{message} --available now")),

@@ -15,6 +15,8 @@ use advice::Place;
 use super::check::Found;
 use super::crowd;
 use super::damage::Damage;
+use super::disk;
+use super::findings;
 use super::shell;
 use super::status;
 use crate::args::{Database, Exit, Format};
@@ -193,6 +195,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let json = arguments.format.json;
     let mut damage = Damage::default();
     let mut out = Out::new();
+    let full = disk::full(&outbox)?;
+    let hindered = |why: Why| match &full {
+        Some(full) => why.hindered(full),
+        None => why,
+    };
     if let Some(which) = &arguments.which {
         let entry = damage.find(&outbox, which, arguments.channel.as_deref())?;
         let why = match dispatcher {
@@ -200,12 +207,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
             None => outbox.why(entry.id),
         };
         match damage.part("what it waits for", why.map(Some))? {
-            Some(why) => one(&outbox, &why, &place, json, &mut damage, &mut out)?,
+            Some(why) => one(&outbox, &hindered(why), &place, json, &mut damage, &mut out)?,
             None => row(&entry, json, &mut out)?,
         }
     } else {
         let dispatcher = dispatcher.map(|it| it as &dyn Dispatcher);
-        let groups = damage.why_all(&outbox, dispatcher)?;
+        let mut groups = damage.why_all(&outbox, dispatcher)?;
+        for group in &mut groups {
+            group.why = hindered(group.why.clone());
+        }
         whole(&outbox, &groups, &place, json, &mut damage, &mut out)?;
     }
     out.flush()?;
@@ -298,8 +308,8 @@ fn whole(
     let dead = damage.part("why letters are dead", outbox.dead_reasons())?;
     let stats = damage.stats(outbox)?;
     let conflicts = stats.conflicts;
-    let findings = status::findings(outbox, &stats);
-    let findings = damage.part("what else went wrong", findings)?;
+    let found = findings::told_of(outbox, &stats);
+    let found = damage.part("what else went wrong", found)?;
     let contested = match conflicts {
         0 => Vec::new(),
         _ => damage.part("whose key is contested", outbox.conflicts(None, 0, 1))?,
@@ -315,10 +325,7 @@ fn whole(
                 .collect(),
             dead: letters::blamed(outbox, &dead),
             conflicts,
-            findings: findings
-                .iter()
-                .map(|it| Found::new(it, place.db()))
-                .collect(),
+            findings: found.iter().map(|it| Found::new(it, place.db())).collect(),
         });
     }
     let mut first = true;
@@ -381,12 +388,13 @@ fn whole(
         out.paragraph("", Tone::Plain, CONFLICTS)?;
         command(&place.conflicts(&[]), out)?;
     }
-    for finding in findings {
+    for finding in found {
         let told = |it: &WhyGroup| {
             let mut known = it.why.obstacle.iter().chain(&it.why.notes);
             known.any(|it| it.code == finding.code)
         };
-        if groups.iter().any(told) {
+        // That nobody sends is the reason of those.
+        if finding.code == findings::UNATTENDED || groups.iter().any(told) {
             continue;
         }
         gap(out)?;
