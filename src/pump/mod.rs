@@ -93,6 +93,10 @@ impl Tally {
 }
 
 /// Drains in the background until stopped. Dropping it asks it to stop without waiting.
+///
+/// It ends by itself, and [`Event::Stopped`] says why, when nothing of it may be written any more: a newer
+/// program took the file over ([`Error::SchemaTooNew`]), or the file was removed or replaced
+/// ([`Error::Replaced`]).
 #[must_use = "a pump that is dropped stops"]
 pub struct Pump {
     bell: Arc<Bell>,

@@ -29,9 +29,9 @@ use crate::settings::{Loaded, load};
 Exit codes:
   0  nothing needs a person, or something is unsent
   4  nothing is unsent, but dead letters or conflicts wait
-     for a person; with --attention, whenever something does:
-     all that check counts, but for damage and broken rows,
-     which take reading the whole file, and the settings
+     for a person; with --attention, whenever something
+     does: all that check counts, but for damage and broken
+     rows, which take reading the whole file, and settings
 
 Example:
   outbox status till.db")]
