@@ -241,7 +241,7 @@ impl<'a> Operator<'a> {
         while let Some((place, until)) = after {
             let next = self.step(|conn, _| {
                 let (_, next) =
-                    upkeep::bring_forward(conn, channel, now, (place, until), steps::STEP)?;
+                    upkeep::bring_forward(conn, channel, now, (place, until), true, steps::STEP)?;
                 Ok(next)
             })?;
             after = next.map(|place| (place, until));
