@@ -278,7 +278,7 @@ impl<'a> Checker<'a> {
             new += u64::from(it.heard == Heard::New);
             // What the message held at that moment: the same transaction may have written it before,
             // and have replaced it since.
-            let (before, after) = told.split_at(index);
+            let (before, after) = (&told[..index], &told[index + 1..]);
             let wrote = |other: &&Enqueue| {
                 other.id == it.id && matches!(other.heard, Heard::New | Heard::Replaced)
             };
