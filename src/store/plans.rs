@@ -429,7 +429,7 @@ fn a_claim_steps_over_no_backlog() {
         "{enqueued} steps to stand behind the backlog"
     );
     // How many a version of SQLite takes is its own affair; a step for each row would be 30,000.
-    assert!(others < 800, "{others} steps beside the backlog");
+    assert!(others < 900, "{others} steps beside the backlog");
     assert!(own < 2_900, "{own} steps for 64 out of the backlog");
     assert!(overdue < 2_600, "{overdue} steps for 64 that are overdue");
 }

@@ -407,12 +407,4 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "        &None::<String>,\n        &message.principal,",
         )],
     },
-    Mutant {
-        name: "a late success changes no dead letter",
-        changes: &[change(
-            SETTLE,
-            "AND message_id = :message_id AND status <> 'sent'\n   AND (status",
-            "AND message_id = :message_id AND status NOT IN ('sent', 'dead')\n   AND (status",
-        )],
-    },
 ];
