@@ -188,7 +188,7 @@ impl Outbox {
     /// there: leave that to [`compact`](Self::compact), or set `temp_store` as you like in
     /// [`Options::on_connect`].
     pub fn connection(&self) -> Result<PooledConnection> {
-        self.shared.pool.get()
+        (self.shared.opener().place().check()).and_then(|()| self.shared.pool.get())
     }
 
     /// Runs `work` in an immediate transaction on a connection of the pool and commits.
@@ -215,7 +215,7 @@ impl Outbox {
         E: From<Error>,
     {
         self.shared.opener().check_writable().map_err(E::from)?;
-        let mut conn = self.connection()?;
+        let mut conn = self.shared.pool.get()?;
         let explain = |error| self.shared.opener().explain(error);
         let begun = conn.transaction_with_behavior(TransactionBehavior::Immediate);
         let tx = begun.map_err(explain)?;

@@ -123,7 +123,6 @@ impl Pool {
     /// A connection, waiting for one if all are lent.
     pub(crate) fn get(&self) -> Result<PooledConnection> {
         self.opener.check_process()?;
-        self.opener.place().check()?;
         if IN_HOOK.get() {
             let why = "on_delivered must use the connection it is given, not another one";
             return Err(Error::Refused(why.into()));
