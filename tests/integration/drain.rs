@@ -390,11 +390,7 @@ fn a_rate_counts_the_messages_of_a_lane_one_by_one() {
 
 fn a_rate_spreads(messages: fn(Message) -> Message) {
     let till = Till::new();
-    let clock = ManualClock::at(1_800_000_000_000);
-    let outbox = Outbox::options()
-        .clock(clock.shared())
-        .open(&till.path)
-        .unwrap();
+    let (clock, outbox) = till.manual(1_800_000_000_000);
     enqueue(&outbox, sales(30).map(messages));
     let settings = Settings::default().default_policy(Policy::default().rate(5.0));
     let mut drain = Inline::new(&outbox, settings).unwrap();
@@ -420,11 +416,7 @@ fn a_rate_spreads(messages: fn(Message) -> Message) {
 #[test]
 fn a_rate_lets_no_more_than_a_seconds_worth_wait_for_workers() {
     let till = Till::new();
-    let clock = ManualClock::at(1_800_000_000_000);
-    let outbox = Outbox::options()
-        .clock(clock.shared())
-        .open(&till.path)
-        .unwrap();
+    let (clock, outbox) = till.manual(1_800_000_000_000);
     enqueue(&outbox, sales(200));
     let policy = Policy::default().rate(5.0);
     let settings = Settings::default().workers(4).default_policy(policy);

@@ -19,11 +19,7 @@ struct Two {
 impl Two {
     fn new() -> Self {
         let till = Till::new();
-        let clock = ManualClock::at(1_800_000_000_000);
-        let outbox = Outbox::options()
-            .clock(clock.shared())
-            .open(&till.path)
-            .unwrap();
+        let (clock, outbox) = till.manual(1_800_000_000_000);
         let a = Inline::new(&outbox, Settings::default()).unwrap();
         let b = Mutex::new(Inline::new(&outbox, Settings::default()).unwrap());
         Self {
